@@ -1,0 +1,47 @@
+# Hutong. `make demo` shows it, `make test` tests it; both set up everything they need.
+SHELL := /bin/bash
+PY := .venv/bin/python
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check unit test-gpu bench-demo bench-callbacks train-fixture eval-fixture
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+setup: .venv/.runtime  ## make .venv with all that running needs
+
+.venv/.runtime: requirements.txt deploy/requirements-gateway.txt deploy/setup.sh
+	@deploy/setup.sh requirements.txt
+	@touch $@
+
+.venv/.dev: requirements-dev.txt .venv/.runtime
+	@deploy/setup.sh requirements-dev.txt
+	@touch $@
+
+demo: .venv/.runtime  ## the whole product on this machine, with a simulated WeCom
+	@$(PY) -m app demo
+
+test: .venv/.dev check unit  ## every check and test that needs no GPU
+
+check: .venv/.dev  ## lint, types, import rules
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports --no-cache
+
+unit: .venv/.dev
+	$(PY) -m pytest -q -m "not gpu"
+
+test-gpu:  ## the tests that need an NVIDIA GPU; PYTHON= picks another interpreter
+	$(or $(PYTHON),$(PY)) -m pytest -q -m gpu
+
+bench-demo: .venv/.runtime  ## 20 questions through the whole path; last line JSON
+	@$(PY) -m tests.benchmarks.demo
+
+bench-callbacks: .venv/.runtime  ## 1,000 messages delivered 3 times each; last line JSON
+	@$(PY) -m tests.benchmarks.callbacks
+
+train-fixture: .venv/.runtime  ## train the small model (two CPU cores: under an hour)
+	$(PY) -m models.training.train --preset fixture --out var/train-fixture
+
+eval-fixture: .venv/.runtime  ## accuracy of the small model; last line JSON
+	@$(PY) -m models.training.evaluate models/fixture-moe

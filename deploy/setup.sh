@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# Makes .venv and installs a requirements file into it, with the torch build that fits the machine.
+#   deploy/setup.sh requirements.txt
+# PYTHON picks the interpreter (3.11-3.13); TORCH_CPU_INDEX the index of torch's CPU builds.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+requirements=${1:-requirements.txt}
+started=$SECONDS
+say() { echo "[setup $((SECONDS - started))s] $*"; }
+
+find_python() {
+    for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11}; do
+        if "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null; then
+            echo "$candidate"
+            return
+        fi
+    done
+    echo "Python 3.11, 3.12 or 3.13 is needed and none was found; install one or set PYTHON=..." >&2
+    return 1
+}
+
+has_nvidia_driver() { [ -e /proc/driver/nvidia/version ] || nvidia-smi -L >/dev/null 2>&1; }
+
+install_torch() {
+    local pin
+    pin=$(grep '^torch==' requirements.txt)
+    if .venv/bin/python -c "import torch, sys; sys.exit(torch.__version__.split('+')[0] != '${pin#torch==}')" 2>/dev/null; then
+        say "torch is already there"
+    elif [ "$(uname -s)" != Linux ]; then
+        say "installing $pin (default build)"
+        .venv/bin/pip install --quiet "$pin"
+    elif has_nvidia_driver; then
+        say "NVIDIA driver found: installing $pin with CUDA (several GB, some minutes)"
+        .venv/bin/pip install --quiet "$pin"
+    elif offered_build "$pin" | grep -q '+cpu'; then
+        say "no NVIDIA driver: installing $pin, CPU build"
+        .venv/bin/pip install --quiet "$pin"
+    else
+        say "no NVIDIA driver: installing $pin, CPU build from PyTorch's own index"
+        .venv/bin/pip install --quiet "$pin" --index-url "${TORCH_CPU_INDEX:-https://download.pytorch.org/whl/cpu}" || {
+            echo "The CPU build of $pin could not be fetched. Set TORCH_CPU_INDEX to a mirror that has it," >&2
+            echo "or run: .venv/bin/pip install $pin   (the CUDA build, several GB; works without a GPU too)" >&2
+            return 1
+        }
+    fi
+}
+
+# The build pip would take as it is configured here, without downloading it.
+offered_build() {
+    .venv/bin/pip install --dry-run --ignore-installed --no-deps --quiet --report - "$1" 2>/dev/null |
+        .venv/bin/python -c 'import json, sys; print(json.load(sys.stdin)["install"][0]["metadata"]["version"])' || true
+}
+
+if [ ! -x .venv/bin/python ]; then
+    python=$(find_python)
+    say "making .venv with $("$python" --version)"
+    "$python" -m venv .venv
+fi
+install_torch
+say "installing $requirements"
+.venv/bin/pip install --quiet --disable-pip-version-check -r "$requirements"
+say "done"
