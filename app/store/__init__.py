@@ -1,0 +1,1 @@
+"""What Hutong remembers, in Redis: inbox, turns, leases, sessions, outbox, access token."""

@@ -1,0 +1,35 @@
+-- End a turn: all of it or nothing.
+-- KEYS: fence, inbox, turn hash, session, outbox, prefix of part hashes.
+-- ARGV: token, turn id, status, answer, steps (JSON), error, forget session (0/1),
+--       session document ('' for none), session expiry (s), most documents, ended expiry (s),
+--       then the parts' texts.
+-- Returns 1 when ended now, or by this very token before; 0 when the fence forbids it.
+local turn_id = ARGV[2]
+if redis.call('HGET', KEYS[3], 'ended_by') == ARGV[1] then return 1 end
+if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then return 0 end
+if redis.call('LINDEX', KEYS[2], 0) ~= turn_id then return 0 end
+local time = redis.call('TIME')
+local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+
+redis.call('HSET', KEYS[3], 'status', ARGV[3], 'answer', ARGV[4], 'steps', ARGV[5],
+  'error', ARGV[6], 'ended_by', ARGV[1], 'ended_ms', now_ms)
+redis.call('EXPIRE', KEYS[3], ARGV[11])
+
+if ARGV[7] == '1' then redis.call('DEL', KEYS[4]) end
+if ARGV[8] ~= '' then
+  redis.call('RPUSH', KEYS[4], ARGV[8])
+  redis.call('LTRIM', KEYS[4], -tonumber(ARGV[10]), -1)
+  redis.call('EXPIRE', KEYS[4], ARGV[9])
+end
+
+local total = #ARGV - 11
+if redis.call('HGET', KEYS[3], 'dry_run') == '1' then total = 0 end
+for seq = 1, total do
+  local part_id = turn_id .. ':' .. seq
+  redis.call('HSET', KEYS[6] .. part_id, 'id', part_id, 'turn_id', turn_id, 'kind', 'answer',
+    'seq', seq, 'total', total, 'body', ARGV[11 + seq], 'state', 'pending', 'attempts', 0,
+    'created_ms', now_ms)
+  redis.call('RPUSH', KEYS[5], part_id)
+end
+redis.call('LPOP', KEYS[2])
+return 1

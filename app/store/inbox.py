@@ -1,0 +1,100 @@
+"""Takes messages in: each once, in order, so that an acknowledged one cannot be lost.
+
+Owns the de-duplication, the inbox of each user and the index of users with pending work. Knows
+nothing of HTTP, Celery or what an answer is.
+
+The index lives outside the user's hash tag, so it cannot be part of the script. It is written
+before and after: a message that was acknowledged is always indexed, and an index entry without
+a message does no harm.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import redis
+
+from app.store import keys
+from app.store.keys import UserKeys
+from app.store.scripts import script
+from app.wecom.message import InboundMessage
+
+
+@dataclass(frozen=True)
+class Put:
+    """What became of a message.
+
+    ``position`` is the number of turns ahead of it, 0 for a duplicate or when it is next.
+    """
+
+    turn_id: str
+    tag: str
+    duplicate: bool
+    position: int
+
+
+class Inbox:
+    """The inboxes of all users."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._redis = client
+        self._put = script(client, "put")
+
+    def put(self, message: InboundMessage, turn_id: str, *, dry_run: bool = False) -> Put:
+        """Take ``message`` as turn ``turn_id``, unless it was taken before.
+
+        A ``dry_run`` turn goes the whole way but its answer is not put into the outbox. Raises
+        ``redis.RedisError`` when the message may not have been taken; the caller must then make
+        the sender try again (a repeated put does no harm).
+        """
+        tag = keys.user_tag(message.corp_id, message.agent_id, message.from_user_name)
+        user = UserKeys(tag)
+        with self._redis.pipeline(transaction=False) as pipe:
+            pipe.zadd(keys.PENDING_USERS, {tag: time.time()})
+            pipe.set(keys.turn_index(turn_id), tag, ex=2 * keys.ENDED_EXPIRY_S)
+            pipe.execute()
+        taken, first_id, now_ms = self._put(
+            keys=[user.dedupe(message.dedupe_key), user.inbox, user.turn(turn_id)],
+            args=[turn_id, keys.DEDUPE_EXPIRY_S, *_fields(message, tag, dry_run)],
+        )
+        # The same id again: this very call succeeded before its connection broke.
+        new = bool(taken) or first_id.decode() == turn_id
+        with self._redis.pipeline(transaction=False) as pipe:
+            pipe.zadd(keys.PENDING_USERS, {tag: time.time()})
+            if new:
+                pipe.zadd(keys.QUEUE, {turn_id: now_ms}, nx=True)
+                pipe.zrank(keys.QUEUE, turn_id)
+            else:
+                pipe.delete(keys.turn_index(turn_id))
+            result = pipe.execute()
+        return Put(first_id.decode(), tag, not new, int(result[2] or 0) if new else 0)
+
+    def pending(self, tag: str) -> list[str]:
+        """Ids of the turns of ``tag`` that are not ended, oldest first."""
+        items: list[bytes] = self._redis.lrange(UserKeys(tag).inbox, 0, -1)  # type: ignore[assignment]
+        return [item.decode() for item in items]
+
+    def head(self, tag: str) -> str | None:
+        """Id of the oldest turn of ``tag`` that is not ended."""
+        item = self._redis.lindex(UserKeys(tag).inbox, 0)
+        return item.decode() if isinstance(item, bytes) else None
+
+
+def _fields(message: InboundMessage, tag: str, dry_run: bool) -> list[str | bytes]:
+    """Field, value, ... of the turn hash."""
+    fields = {
+        "tag": tag,
+        "msg_id": message.msg_id,
+        "msg_type": message.msg_type,
+        "text": message.content,
+        "event": message.event,
+        "event_key": message.event_key,
+        "media_id": message.media_id,
+        "dry_run": "1" if dry_run else "0",
+    }
+    flat: list[str | bytes] = []
+    for name, value in fields.items():
+        # Half of a surrogate pair, possible in JSON, has no UTF-8 form.
+        flat += [name, value.encode("utf-8", "replace")]
+    return flat

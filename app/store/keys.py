@@ -1,0 +1,139 @@
+"""Names of every Redis key Hutong writes.
+
+Owns the key layout: all keys of a user share the hash tag ``{corp:agent:user}``, so one script
+may touch them on a Redis Cluster too; keys of the whole installation have no tag. Knows nothing
+of what the keys hold. No secret is ever part of a key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
+
+PREFIX = "hutong:"
+
+PENDING_USERS = PREFIX + "pending-users"
+"""Sorted set of tags that may have messages in their inbox; score = time of the last touch."""
+PENDING_OUTBOXES = PREFIX + "pending-outboxes"
+"""Sorted set of tags that may have unsent parts; score = time of the last touch."""
+QUEUE = PREFIX + "queue"
+"""Sorted set of turn ids not ended yet by arrival; only for the place shown to the user."""
+WORKER_PATTERN = PREFIX + "worker:*"
+BROKER_PREFIX = PREFIX + "celery:"
+"""Prefix of everything Celery's transport writes."""
+
+DEDUPE_EXPIRY_S = 86_400
+"""WeCom re-sends a callback within minutes; a day leaves room for its longest outage."""
+ENDED_EXPIRY_S = 7 * 86_400
+"""How long ended turns and sent parts stay readable."""
+
+
+@dataclass(frozen=True)
+class UserAddress:
+    """One member as one app of one corp sees them."""
+
+    corp_id: str
+    agent_id: str
+    user: str
+
+
+def user_tag(corp_id: str, agent_id: str, user: str) -> str:
+    """Tag ``corp:agent:user``; anything that could break a key is percent-encoded."""
+    return ":".join(quote(part, safe="@") for part in (corp_id, agent_id, user))
+
+
+def split_tag(tag: str) -> UserAddress:
+    """Inverse of ``user_tag``."""
+    corp_id, agent_id, user = (unquote(part) for part in tag.split(":"))
+    return UserAddress(corp_id, agent_id, user)
+
+
+def turn_index(turn_id: str) -> str:
+    """Key that maps a turn id to its user's tag."""
+    return f"{PREFIX}turn:{turn_id}"
+
+
+def worker(worker_id: str) -> str:
+    """Heartbeat key of one worker process."""
+    return f"{PREFIX}worker:{worker_id}"
+
+
+def access_token(corp_id: str, agent_id: str) -> str:
+    """Key of the token one app shares over all processes."""
+    return f"{PREFIX}access-token:{{{quote(corp_id, safe='')}:{quote(agent_id, safe='')}}}"
+
+
+def send_pause(corp_id: str, agent_id: str) -> str:
+    """Key that exists while the outbox of an app is paused; holds why."""
+    return f"{PREFIX}send-pause:{quote(corp_id, safe='')}:{quote(agent_id, safe='')}"
+
+
+@dataclass(frozen=True)
+class UserKeys:
+    """The keys of one user."""
+
+    tag: str
+
+    @property
+    def base(self) -> str:
+        """Prefix of all keys of this user."""
+        return f"{PREFIX}{{{self.tag}}}:"
+
+    @property
+    def inbox(self) -> str:
+        """List of turn ids not ended yet, oldest first."""
+        return self.base + "inbox"
+
+    @property
+    def session(self) -> str:
+        """List with one JSON document of messages per ended turn, oldest first."""
+        return self.base + "session"
+
+    @property
+    def outbox(self) -> str:
+        """List of part ids not settled yet, oldest first."""
+        return self.base + "outbox"
+
+    @property
+    def send_times(self) -> str:
+        """List of times (ms) of the last sends, newest first: the member's budget."""
+        return self.base + "send-times"
+
+    @property
+    def send_wait(self) -> str:
+        """Exists while deliveries to this user must wait."""
+        return self.base + "send-wait"
+
+    @property
+    def greeted(self) -> str:
+        """Exists for a day after a greeting."""
+        return self.base + "greeted"
+
+    def dedupe(self, dedupe_key: str) -> str:
+        """Key that says a message was taken; holds its turn id."""
+        return self.base + "dedupe:" + hashlib.sha256(dedupe_key.encode()).hexdigest()
+
+    def turn(self, turn_id: str) -> str:
+        """Hash of one turn."""
+        return f"{self.base}turn:{turn_id}"
+
+    def part(self, part_id: str) -> str:
+        """Hash of one part of a reply."""
+        return f"{self.base}part:{part_id}"
+
+    def sent_body(self, body: str) -> str:
+        """Exists while WeCom's duplicate check remembers this text."""
+        return self.base + "sent:" + hashlib.sha256(body.encode()).hexdigest()
+
+    def lease(self, name: str) -> str:
+        """Token of the process that works for this user now; expires."""
+        return f"{self.base}lease:{name}"
+
+    def fence(self, name: str) -> str:
+        """Hash with the newest fencing token ever given out."""
+        return f"{self.base}fence:{name}"
+
+    def woken(self, name: str) -> str:
+        """Exists shortly after the sweeper woke somebody for this user."""
+        return f"{self.base}woken:{name}"

@@ -1,0 +1,198 @@
+"""The life of a turn: queued, running, then done, failed or parked.
+
+Owns the turn hash and the one script that ends a turn. Knows nothing of the model, of how an
+answer is made or of how it is sent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, cast
+
+import redis
+
+from app.store import keys
+from app.store.keys import UserAddress, UserKeys, split_tag
+from app.store.lease import Lease
+from app.store.scripts import script
+
+Status = Literal["queued", "running", "done", "failed", "parked"]
+Verdict = Literal["begun", "parked", "gone", "moved", "lost"]
+
+MAX_ATTEMPTS = 3
+MAX_SESSION_TURNS = 20
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One message and what became of it. Times are ms since 1970, 0 when not reached.
+
+    ``steps`` is a JSON list, the model's reasoning included; ``error`` is a code or "".
+    """
+
+    id: str
+    tag: str
+    msg_type: str
+    text: str
+    status: Status
+    event: str = ""
+    event_key: str = ""
+    media_id: str = ""
+    msg_id: str = ""
+    dry_run: bool = False
+    attempts: int = 0
+    created_ms: int = 0
+    started_ms: int = 0
+    ended_ms: int = 0
+    acked_ms: int = 0
+    steps: str = "[]"
+    answer: str = ""
+    error: str = ""
+
+    @property
+    def address(self) -> UserAddress:
+        """Whose turn it is."""
+        return split_tag(self.tag)
+
+    @property
+    def user(self) -> str:
+        """The member's user id."""
+        return self.address.user
+
+    @property
+    def ended(self) -> bool:
+        """True when nothing will change any more."""
+        return self.status in ("done", "failed", "parked")
+
+
+@dataclass(frozen=True)
+class Begin:
+    """Whether a turn may be worked on, and the number of attempts so far.
+
+    ``begun``: work. ``parked``: it was tried too often; end it with an honest line. ``gone``: it
+    had expired and was dropped. ``moved``: it is not the oldest any more. ``lost``: the lease is.
+    """
+
+    verdict: Verdict
+    attempts: int
+
+
+@dataclass(frozen=True)
+class Finish:
+    """How a turn ends. ``parts`` are texts of at most 2048 bytes each, in order.
+
+    ``session_document`` (JSON, "" for none) joins the session; ``forget_session`` empties the
+    session first.
+    """
+
+    status: Status
+    answer: str
+    parts: tuple[str, ...] = ()
+    steps: str = "[]"
+    error: str = ""
+    session_document: str = ""
+    session_expiry_s: float = 7200.0
+    forget_session: bool = field(default=False)
+
+
+class Turns:
+    """All turns."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._redis = client
+        self._begin = script(client, "begin_turn")
+        self._record_steps = script(client, "record_steps")
+        self._finish = script(client, "finish_turn")
+
+    def get(self, turn_id: str) -> Turn | None:
+        """The turn, or ``None`` when it is unknown or was ended more than a week ago."""
+        tag = self._redis.get(keys.turn_index(turn_id))
+        return self.read(tag.decode(), turn_id) if isinstance(tag, bytes) else None
+
+    def read(self, tag: str, turn_id: str) -> Turn | None:
+        """As ``get``, for a known user."""
+        raw: dict[bytes, bytes] = self._redis.hgetall(UserKeys(tag).turn(turn_id))  # type: ignore[assignment]
+        if not raw:
+            return None
+        return turn_from_hash({k.decode(): v.decode() for k, v in raw.items()})
+
+    def begin(self, lease: Lease, turn_id: str) -> Begin:
+        """Count an attempt at ``turn_id``; must be called before any work is done for it."""
+        user = UserKeys(lease.tag)
+        verdict, attempts = self._begin(
+            keys=[lease.fence_key, user.inbox, user.turn(turn_id)],
+            args=[lease.token, turn_id, MAX_ATTEMPTS],
+        )
+        if verdict == b"gone":
+            self._redis.zrem(keys.QUEUE, turn_id)
+        return Begin(verdict.decode(), int(attempts))
+
+    def record_steps(self, lease: Lease, turn_id: str, steps: str) -> bool:
+        """Show ``steps`` (a JSON list) while the turn runs; False when the lease is lost."""
+        user = UserKeys(lease.tag)
+        done = self._record_steps(
+            keys=[lease.fence_key, user.turn(turn_id)], args=[lease.token, steps]
+        )
+        return bool(done)
+
+    def finish(self, lease: Lease, turn_id: str, finish: Finish) -> bool:
+        """End a turn in one script: result, session, outbox and inbox together.
+
+        False, and nothing written, when the lease was lost: another worker has the turn. The
+        parts of a dry run are left out.
+        """
+        user = UserKeys(lease.tag)
+        if finish.parts:
+            self._index_outbox(lease.tag)
+        ended = self._finish(
+            keys=[
+                *(lease.fence_key, user.inbox, user.turn(turn_id)),
+                *(user.session, user.outbox, user.part("")),
+            ],
+            args=[
+                *(lease.token, turn_id, finish.status, finish.answer, finish.steps, finish.error),
+                *(int(finish.forget_session), finish.session_document),
+                *(max(1, int(finish.session_expiry_s)), MAX_SESSION_TURNS, keys.ENDED_EXPIRY_S),
+                *finish.parts,
+            ],
+        )
+        if not ended:
+            return False
+        if finish.parts:
+            self._index_outbox(lease.tag)
+        self._redis.zrem(keys.QUEUE, turn_id)
+        return True
+
+    def position(self, turn_id: str) -> int:
+        """Number of turns ahead in the queue; 0 when it is next, running or ended."""
+        rank = self._redis.zrank(keys.QUEUE, turn_id)
+        return rank if isinstance(rank, int) else 0
+
+    def _index_outbox(self, tag: str) -> None:
+        self._redis.zadd(keys.PENDING_OUTBOXES, {tag: time.time()})
+
+
+def turn_from_hash(raw: Mapping[str, str]) -> Turn:
+    """Build a ``Turn`` from the fields of its hash."""
+    return Turn(
+        id=raw.get("id", ""),
+        tag=raw.get("tag", ""),
+        msg_type=raw.get("msg_type", ""),
+        text=raw.get("text", ""),
+        status=cast(Status, raw["status"]),
+        event=raw.get("event", ""),
+        event_key=raw.get("event_key", ""),
+        media_id=raw.get("media_id", ""),
+        msg_id=raw.get("msg_id", ""),
+        dry_run=raw.get("dry_run") == "1",
+        attempts=int(raw.get("attempts", 0)),
+        created_ms=int(raw.get("created_ms", 0)),
+        started_ms=int(raw.get("started_ms", 0)),
+        ended_ms=int(raw.get("ended_ms", 0)),
+        acked_ms=int(raw.get("acked_ms", 0)),
+        steps=raw.get("steps", "[]"),
+        answer=raw.get("answer", ""),
+        error=raw.get("error", ""),
+    )
