@@ -121,6 +121,16 @@ class WeComClient:
         body = json.dumps(payload, ensure_ascii=False).encode()
         return self._send(body)
 
+    def close(self) -> None:
+        """Close the kept connections."""
+        self._session.close()
+
+    def __enter__(self) -> WeComClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def _send(self, body: bytes) -> SendResult:
         token = self._token_source.get()
         try:
