@@ -1,0 +1,249 @@
+"""Character charts for chat text: bars, shares, a sparkline for long trends.
+
+Owns layout and the byte budget. Knows nothing of WeCom or SQL. WeCom draws text in a proportional
+font, so bars start at the margin on a line of their own, unless every label has the same width.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from wcwidth import wcswidth
+
+from tools.base import ChartKind, Table, Value
+from tools.numbers import NOT_A_NUMBER, format_number, is_number
+
+MAX_CELLS = 16
+"""Cells of the longest bar; drawn smaller only when the byte budget asks for it."""
+MIN_CELLS = 8
+MAX_POINTS_AS_BARS = 24
+LABEL_COLUMNS = 24
+FULL, NEGATIVE = "█", "▒"
+_SPARKS = "▁▂▃▄▅▆▇█"
+_TIME_WORDS = {
+    "year": "year", "年": "year", "年份": "year",
+    "quarter": "quarter", "季度": "quarter",
+    "month": "month", "月": "month", "月份": "month",
+}  # fmt: skip
+_TIME_TEXT = re.compile(r"\d{4}(年|-Q?\d{1,2}.*|Q\d|/\d{1,2}.*)?")
+_NOT_ADDITIVE = re.compile(
+    r"平均|均|率|占比|比例|单价|百分|%|最|avg|rate|ratio|percent|min|max", re.I
+)
+
+
+@dataclass(frozen=True)
+class Item:
+    """One bar. ``value`` is None where there is nothing to draw (NULL, NaN)."""
+
+    label: str
+    value: float | None
+    shown: str
+
+
+@dataclass(frozen=True)
+class _Series:
+    items: tuple[Item, ...]
+    is_time: bool
+    additive: bool
+
+
+def width(text: str) -> int:
+    """Display columns of ``text`` in a monospace font, CJK counted as two."""
+    columns = wcswidth(text)
+    return columns if columns >= 0 else len(text)
+
+
+def render(table: Table, kind: ChartKind | None, *, limit_bytes: int) -> str:
+    """Draw ``table``; "" when it has no chart's shape or nothing fits ``limit_bytes`` of UTF-8.
+
+    ``kind`` None lets the shape decide: a figure for each of two or more labels is a bar chart.
+    """
+    if kind == "none":
+        return ""
+    series = _series(table)
+    if series is None or (kind is None and len(series.items) < 2):
+        return ""
+    if kind == "line" and series.is_time and len(series.items) > MAX_POINTS_AS_BARS:
+        drawn = _sparkline(series.items)
+        return drawn if len(drawn.encode()) <= limit_bytes else ""
+    if kind == "share":
+        series = _with_shares(series)
+    for cells in (MAX_CELLS, (MAX_CELLS + MIN_CELLS) // 2, MIN_CELLS):
+        drawn = _bars(series.items, cells)
+        if len(drawn.encode()) <= limit_bytes:
+            return drawn
+    if kind == "line" and series.is_time:
+        drawn = _sparkline(series.items)
+        return drawn if len(drawn.encode()) <= limit_bytes else ""
+    return _merged(series, limit_bytes)
+
+
+def _series(table: Table) -> _Series | None:
+    """Split columns into labels and the first measure; None when either is missing."""
+    if not table.rows or len(table.columns) < 2:
+        return None
+    numeric = [_is_measure(table, index) for index in range(len(table.columns))]
+    times = [_TIME_WORDS.get(name.strip().lower(), "") for name in table.columns]
+    measures = [i for i, ok in enumerate(numeric) if ok and not times[i]]
+    if measures and measures[0] == 0:
+        # Only figures: the first column names the rows, as in (hour, orders).
+        measures = measures[1:] if len(measures) > 1 else measures
+    if not measures:
+        return None
+    at = measures[0]
+    labels = [i for i in range(len(table.columns)) if i != at and (not numeric[i] or times[i])]
+    if not labels and at != 0:
+        labels = [0]
+    if not labels:
+        return None
+    items = tuple(
+        Item(
+            _label([(row[i], times[i]) for i in labels]),
+            _finite(row[at]),
+            _shown(row[at]),
+        )
+        for row in table.rows
+    )
+    is_time = all(times[i] or _is_time_text(table, i) for i in labels)
+    return _Series(items, is_time, not _NOT_ADDITIVE.search(table.columns[at]))
+
+
+def _is_measure(table: Table, index: int) -> bool:
+    values = [row[index] for row in table.rows if row[index] is not None]
+    return bool(values) and all(
+        isinstance(value, int | float | decimal.Decimal) and not isinstance(value, bool)
+        for value in values
+    )
+
+
+def _is_time_text(table: Table, index: int) -> bool:
+    return all(
+        isinstance(row[index], datetime.date) or _TIME_TEXT.fullmatch(str(row[index]))
+        for row in table.rows
+    )
+
+
+def _finite(value: Value) -> float | None:
+    if not is_number(value):
+        return None
+    assert isinstance(value, int | float | decimal.Decimal)
+    try:
+        return float(value)
+    except OverflowError:
+        return math.copysign(1.7e308, value)
+
+
+def _shown(value: Value) -> str:
+    return NOT_A_NUMBER if value is None else format_number(value)
+
+
+def _label(parts: Sequence[tuple[Value, str]]) -> str:
+    """``2024-07`` from a year and a month, ``华东 手机`` from two names; cut at 24 columns."""
+    kinds = [kind for _, kind in parts]
+    values = dict(zip(kinds, (value for value, _ in parts), strict=True))
+    if kinds in (["year", "month"], ["year", "quarter"]) and all(is_number(v) for v, _ in parts):
+        month = values.get("month")
+        tail = f"{month:02d}" if isinstance(month, int) else f"Q{values.get('quarter')}"
+        return f"{values['year']}-{tail}"
+    text = " ".join(_part(value, kind) for value, kind in parts)
+    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    if width(text) <= LABEL_COLUMNS:
+        return text
+    while width(text) > LABEL_COLUMNS - 1:
+        text = text[:-1]
+    return text + "…"
+
+
+def _part(value: Value, kind: str) -> str:
+    if isinstance(value, int) and not isinstance(value, bool):
+        words = {"year": f"{value}年", "quarter": f"第{value}季度", "month": f"{value:02d}月"}
+        return words.get(kind, str(value))
+    return format_number(value)
+
+
+def _with_shares(series: _Series) -> _Series:
+    """Append each item's percentage; a negative value or a zero total has no shares."""
+    values = [item.value or 0.0 for item in series.items]
+    total = math.fsum(values)
+    if total <= 0 or min(values) < 0:
+        return series
+    items = tuple(
+        item
+        if item.value is None
+        else Item(item.label, item.value, f"{item.shown} {item.value / total * 100:.1f}%")
+        for item in series.items
+    )
+    return _Series(items, series.is_time, series.additive)
+
+
+def _bars(items: Sequence[Item], cells: int) -> str:
+    longest = max((abs(item.value) for item in items if item.value is not None), default=0.0)
+    widths = {width(item.label) for item in items}
+    lines: list[str] = []
+    for item in items:
+        bar = _bar(item.value, longest, cells)
+        if len(widths) == 1:
+            lines.append(f"{item.label} |{bar}{' ' if bar else ''}{item.shown}")
+        else:
+            lines.append(f"{item.label} {item.shown}")
+            lines.extend([bar] if bar else [])
+    return "\n".join(lines)
+
+
+def _bar(value: float | None, longest: float, cells: int) -> str:
+    """Blocks in proportion to ``value / longest``; a value that is not zero gets at least one."""
+    if value is None or value == 0 or longest == 0:
+        return ""
+    count = max(1, math.floor(abs(value) / longest * cells + 0.5))
+    return (FULL if value > 0 else NEGATIVE) * count
+
+
+def _sparkline(items: Sequence[Item]) -> str:
+    """One glyph a point between the extremes, then the extremes in words."""
+    known = [(item.value, item) for item in items if item.value is not None]
+    if not known:
+        return ""
+    low, high = min(value for value, _ in known), max(value for value, _ in known)
+    # Halved before the subtraction so that two huge extremes cannot overflow.
+    span = high / 2 - low / 2
+    line = "".join(
+        NOT_A_NUMBER
+        if item.value is None
+        else _SPARKS[3 if span == 0 else min(7, int((item.value / 2 - low / 2) / span * 7 + 0.5))]
+        for item in items
+    )
+    lowest = next(item for value, item in known if value == low)
+    highest = next(item for value, item in known if value == high)
+    return (
+        f"{items[0].label} 至 {items[-1].label}\n{line}\n"
+        f"最高 {highest.label} {highest.shown}\n最低 {lowest.label} {lowest.shown}"
+    )
+
+
+def _merged(series: _Series, limit_bytes: int) -> str:
+    """The most leading items that fit, with the tail merged into 其他."""
+    for kept in range(len(series.items) - 2, 0, -1):
+        drawn = _bars([*series.items[:kept], _rest(series, kept)], MIN_CELLS)
+        if len(drawn.encode()) <= limit_bytes:
+            return drawn
+    return ""
+
+
+def _rest(series: _Series, kept: int) -> Item:
+    tail = series.items[kept:]
+    label = f"其他{len(tail)}项"
+    known = [item.value for item in tail if item.value is not None]
+    if not series.additive or not known:
+        # A mean of means or a price has no sum.
+        return Item(label, None, NOT_A_NUMBER)
+    total = math.fsum(known)
+    shown = format_number(total)
+    if series.items[0].shown.endswith("%"):
+        whole = math.fsum(item.value for item in series.items if item.value is not None)
+        shown = f"{shown} {total / whole * 100:.1f}%"
+    return Item(label, total, shown)
