@@ -1,0 +1,146 @@
+"""A bounded number of experts per layer, ready to multiply.
+
+Owns the slots, which expert lies in which, the choice of what is evicted, and the counters.
+On the CPU a slot holds a dequantised expert; on a GPU it will hold the packed one. Knows
+nothing of tokens or routing weights. Not thread-safe: the engine thread is its only user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from inference.checkpoint import int4
+from inference.moe.expert_store import ExpertStore
+
+CachePolicy = Literal["lru", "decayed_frequency"]
+
+
+@dataclass(frozen=True)
+class CacheStats:
+    """Counters since the start (or ``reset_stats``). ``bytes_read`` is packed bytes fetched."""
+
+    hits: int
+    misses: int
+    evictions: int
+    bytes_read: int
+
+    @property
+    def hit_rate(self) -> float:
+        """Hits among all expert uses, 1.0 before the first use."""
+        total = self.hits + self.misses
+        return self.hits / total if total else 1.0
+
+
+class _Layer:
+    """Slots of one layer; ``value`` is what the policy compares, per expert."""
+
+    def __init__(self, store: ExpertStore, num_slots: int, dtype: torch.dtype) -> None:
+        gate_up = torch.empty((num_slots, *store.shape.dense("gate_up_proj")), dtype=dtype)
+        down = torch.empty((num_slots, *store.shape.dense("down_proj")), dtype=dtype)
+        self.gate_up_t = [slot.t() for slot in gate_up]
+        self.down_t = [slot.t() for slot in down]
+        self.slot_of: dict[int, int] = {}
+        self.free = list(range(num_slots - 1, -1, -1))
+        self.last_use = [0] * store.num_experts
+        self.frequency = [0.0] * store.num_experts
+
+
+class ExpertCache:
+    """Per-layer expert slots over an ``ExpertStore``.
+
+    ``num_slots`` per layer is never smaller than ``num_experts_per_tok``. The output of the
+    model does not depend on ``num_slots`` or ``policy``, only the counters and the time do.
+    """
+
+    def __init__(
+        self,
+        store: ExpertStore,
+        *,
+        num_slots: int,
+        num_experts_per_tok: int,
+        policy: CachePolicy = "decayed_frequency",
+        decay: float = 0.98,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        """Raises ``ValueError`` when ``num_slots`` is below ``num_experts_per_tok``."""
+        if num_slots < num_experts_per_tok:
+            raise ValueError(
+                f"{num_slots} expert slots per layer are fewer than the {num_experts_per_tok} "
+                "experts of one token; raise expert_cache_slots"
+            )
+        self.store = store
+        self.num_slots = min(num_slots, store.num_experts)
+        self.policy = policy
+        self._decay = decay
+        self._layers = {layer: _Layer(store, self.num_slots, dtype) for layer in store.layers}
+        self._tick = 0
+        self.reset_stats()
+
+    @property
+    def stats(self) -> CacheStats:
+        """A snapshot of the counters."""
+        return CacheStats(self._hits, self._misses, self._evictions, self._bytes_read)
+
+    def reset_stats(self) -> None:
+        """Set the counters to zero; slots stay as they are."""
+        self._hits = self._misses = self._evictions = self._bytes_read = 0
+
+    def waves(self, layer: int, expert_ids: Sequence[int]) -> list[list[int]]:
+        """Split distinct ``expert_ids`` into lists that fit into the slots, residents first."""
+        resident = self._layers[layer].slot_of
+        ordered = sorted(expert_ids, key=lambda expert: expert not in resident)
+        return [
+            ordered[start : start + self.num_slots]
+            for start in range(0, len(ordered), self.num_slots)
+        ]
+
+    def fetch(self, layer: int, expert_ids: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+        """Make distinct ``expert_ids`` (at most ``num_slots``) resident and return their weights.
+
+        Each pair is ``gate_up_proj.T`` [hidden, 2*intermediate] and ``down_proj.T``
+        [intermediate, hidden]: views of slots, valid until the next ``fetch`` of this layer.
+        """
+        state = self._layers[layer]
+        self._tick += 1
+        for expert in expert_ids:
+            age = self._tick - state.last_use[expert]
+            state.frequency[expert] = state.frequency[expert] * self._decay**age + 1.0
+            state.last_use[expert] = self._tick
+        weights = []
+        for expert in expert_ids:
+            slot = state.slot_of.get(expert)
+            if slot is None:
+                slot = self._load(layer, state, expert, expert_ids)
+            else:
+                self._hits += 1
+            weights.append((state.gate_up_t[slot], state.down_t[slot]))
+        return weights
+
+    def _load(self, layer: int, state: _Layer, expert: int, needed: Sequence[int]) -> int:
+        self._misses += 1
+        if state.free:
+            slot = state.free.pop()
+        else:
+            victim = min(
+                (other for other in state.slot_of if other not in needed),
+                key=lambda other: self._value(state, other),
+            )
+            slot = state.slot_of.pop(victim)
+            self._evictions += 1
+        packed = self.store.get(layer, expert)
+        dtype = state.gate_up_t[slot].dtype
+        state.gate_up_t[slot].t().copy_(int4.dequantize(packed.gate_up_proj, dtype))
+        state.down_t[slot].t().copy_(int4.dequantize(packed.down_proj, dtype))
+        self._bytes_read += packed.gate_up_proj.size_bytes + packed.down_proj.size_bytes
+        state.slot_of[expert] = slot
+        return slot
+
+    def _value(self, state: _Layer, expert: int) -> float:
+        if self.policy == "lru":
+            return float(state.last_use[expert])
+        return state.frequency[expert] * self._decay ** (self._tick - state.last_use[expert])

@@ -1,0 +1,63 @@
+"""The module that takes the place of transformers' fused experts.
+
+Owns the order of work over tokens and experts of one layer. Reads weights through the
+``ExpertCache`` only. The result does not depend on the number of slots: each (token, expert)
+product goes to its own row, and rows are summed in routing order whatever order the experts
+were loaded in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from inference.moe.expert_cache import ExpertCache
+
+
+class OffloadedExperts(nn.Module):
+    """Experts of one layer with the call contract of ``Qwen3MoeExperts``."""
+
+    def __init__(self, cache: ExpertCache, layer: int, act_fn: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.cache = cache
+        self.layer = layer
+        self._act_fn = act_fn
+        self._intermediate_size = cache.store.shape.intermediate_size
+
+    def forward(self, hidden_states: Tensor, topk_ids: Tensor, topk_weights: Tensor) -> Tensor:
+        """``hidden_states`` [num_tokens, hidden], ids and weights [num_tokens, k].
+
+        Returns [num_tokens, hidden] in the dtype of ``hidden_states``; inputs stay unmodified.
+        """
+        if hidden_states.shape[0] == 1:
+            weights = self.cache.fetch(self.layer, topk_ids[0].tolist())
+            products = [self._expert(hidden_states, *pair) for pair in weights]
+            return topk_weights @ torch.cat(products)
+        return self._forward_many(hidden_states, topk_ids, topk_weights)
+
+    def _forward_many(
+        self, hidden_states: Tensor, topk_ids: Tensor, topk_weights: Tensor
+    ) -> Tensor:
+        num_tokens, k = topk_ids.shape
+        sorted_ids, order = torch.sort(topk_ids.flatten(), stable=True)
+        experts, counts = torch.unique_consecutive(sorted_ids, return_counts=True)
+        ends = torch.cumsum(counts, 0).tolist()
+        starts = [0, *ends[:-1]]
+        rows = dict(zip(experts.tolist(), zip(starts, ends, strict=True), strict=True))
+        inputs = hidden_states[order // k]
+        products = torch.empty_like(inputs)
+        for wave in self.cache.waves(self.layer, list(rows)):
+            for expert, pair in zip(wave, self.cache.fetch(self.layer, wave), strict=True):
+                start, end = rows[expert]
+                products[start:end] = self._expert(inputs[start:end], *pair)
+        by_token = torch.empty_like(products)
+        by_token[order] = products
+        return torch.bmm(topk_weights.unsqueeze(1), by_token.view(num_tokens, k, -1)).squeeze(1)
+
+    def _expert(self, inputs: Tensor, gate_up_t: Tensor, down_t: Tensor) -> Tensor:
+        gate_up = inputs @ gate_up_t
+        gate = gate_up[:, : self._intermediate_size]
+        up = gate_up[:, self._intermediate_size :]
+        return (self._act_fn(gate) * up) @ down_t
