@@ -18,7 +18,7 @@ from wechatpy.messages import UnknownMessage
 from app.wecom.errors import MalformedError
 from app.wecom.xml import parse_xml
 
-_USER_NAME = re.compile(r"(?!@all$)[^\s{}:|\x00-\x1f\x7f]{1,64}", re.IGNORECASE)
+_USER_NAME = re.compile(r"(?!@all$)[^\s{}:|\x00-\x1f\x7f\ud800-\udfff]{1,64}", re.IGNORECASE)
 _ANSWERED_EVENTS = frozenset(
     {"enter_agent", "click", "scancode_waitmsg", "template_card_event", "template_card_menu_event"}
 )

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import os
 import secrets
 
 import pytest
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given
 from hypothesis import strategies as st
 from wechatpy.enterprise.crypto import WeChatCrypto
@@ -23,35 +21,19 @@ from app.wecom.errors import (
     SignatureError,
 )
 from app.wecom.xml import parse_xml
-
-TOKEN = "QDG6eK"
-KEY = "jWmYm7qr5nMoAUwZRjGtBxmz3KA1tkAj3ykkR6q2B2C"
-CORP = "wx5823bf96d3bd56c7"
-TIMESTAMP, NONCE = "1409659813", "1372623149"
+from tests.app.wecom.sealing import (
+    CORP,
+    KEY,
+    NONCE,
+    TIMESTAMP,
+    TOKEN,
+    encrypt_blocks,
+    envelope,
+    seal,
+    sign,
+)
 
 crypto = WeComCrypto(TOKEN, KEY, CORP)
-
-
-def sign(encrypted: str, token: str = TOKEN) -> str:
-    joined = "".join(sorted([token, TIMESTAMP, NONCE, encrypted]))
-    return hashlib.sha1(joined.encode()).hexdigest()
-
-
-def seal(message: bytes, corp: str = CORP, key: str = KEY, *, padding: bytes | None = None) -> str:
-    """An encryption written apart from the code under test; ``padding`` replaces PKCS#7."""
-    raw_key = base64.b64decode(key + "=")
-    plain = os.urandom(16) + len(message).to_bytes(4, "big") + message + corp.encode()
-    count = 32 - len(plain) % 32
-    plain += bytes([count]) * count if padding is None else padding
-    encryptor = Cipher(algorithms.AES(raw_key), modes.CBC(raw_key[:16])).encryptor()
-    return base64.b64encode(encryptor.update(plain) + encryptor.finalize()).decode()
-
-
-def envelope(encrypted: str) -> bytes:
-    return (
-        f"<xml><ToUserName><![CDATA[{CORP}]]></ToUserName>"
-        f"<Encrypt><![CDATA[{encrypted}]]></Encrypt></xml>"
-    ).encode()
 
 
 def open_body(body: bytes, encrypted: str = "", signature: str | None = None) -> bytes:
@@ -184,21 +166,15 @@ def test_padding_whose_bytes_differ_is_refused() -> None:
 
 
 def test_a_length_beyond_the_end_is_refused() -> None:
-    raw_key = base64.b64decode(KEY + "=")
     plain = os.urandom(16) + (2**31).to_bytes(4, "big") + b"x" * 12
     plain += b"\x20" * 32
-    encryptor = Cipher(algorithms.AES(raw_key), modes.CBC(raw_key[:16])).encryptor()
-    encrypted = base64.b64encode(encryptor.update(plain) + encryptor.finalize()).decode()
     with pytest.raises(DecryptError):
-        open_sealed(encrypted)
+        open_sealed(encrypt_blocks(plain))
 
 
 def test_a_plaintext_of_padding_alone_is_refused() -> None:
-    raw_key = base64.b64decode(KEY + "=")
-    encryptor = Cipher(algorithms.AES(raw_key), modes.CBC(raw_key[:16])).encryptor()
-    encrypted = base64.b64encode(encryptor.update(b"\x20" * 32) + encryptor.finalize()).decode()
     with pytest.raises(DecryptError):
-        open_sealed(encrypted)
+        open_sealed(encrypt_blocks(b"\x20" * 32))
 
 
 @pytest.mark.parametrize("encrypted", ["%%%", "5L2g", "A", "中文", "AAAA" * 16 + "="])

@@ -160,7 +160,8 @@ def test_a_member_name(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", "@all", "@ALL", "a|b", "a b", "a}b", "{a", "a:b", "a\n", "a\x00", "x" * 65]
+    "name",
+    ["", "@all", "@ALL", "a\ud800", "a|b", "a b", "a}b", "{a", "a:b", "a\n", "a\x00", "x" * 65],
 )
 def test_not_a_member_name(name: str) -> None:
     """``@all`` and ``a|b`` would send to others; braces and colons would change store keys."""

@@ -1,0 +1,64 @@
+"""The gateway: receives, remembers and speaks WeCom.
+
+Owns the composition of the web application. Importing this package is cheap; Flask is imported
+by ``create_app`` only, and torch never.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import redis
+    from celery import Celery
+    from flask import Flask
+
+    from app.settings import Settings
+
+MAX_BODY_BYTES = 256 * 1024
+_REDIS_TIMEOUT_S = 1.0
+"""Below a third of WeCom's 5 s, so that a 503 still reaches it when Redis is gone."""
+
+
+def create_app(
+    settings: Settings,
+    redis_client: redis.Redis | None = None,
+    celery_app: Celery | None = None,
+) -> Flask:
+    """The WSGI application. Opens no connection; the clients connect at their first use.
+
+    Raises ``EncodingAESKeyError`` for a key that cannot work.
+    """
+    from flask import Flask
+
+    from app import admin, callback, ops
+    from app.dispatch import Dispatcher, make_celery
+    from app.store.inbox import Inbox
+    from app.store.server import connect
+    from app.store.turns import Turns
+    from app.web_errors import register
+    from app.wecom.crypto import WeComCrypto
+
+    client = redis_client or connect(settings.redis_url, timeout_s=_REDIS_TIMEOUT_S)
+    dispatcher = Dispatcher(celery_app or make_celery(settings.redis_url))
+    inbox = Inbox(client)
+    crypto = WeComCrypto(
+        settings.wecom_token, settings.wecom_encoding_aes_key, settings.wecom_corp_id
+    )
+    receiver = callback.CallbackReceiver(crypto, settings.wecom_agent_id, inbox, dispatcher.wake)
+    api = admin.AdminApi(
+        admin_token=settings.admin_token,
+        corp_id=settings.wecom_corp_id,
+        agent_id=settings.wecom_agent_id,
+        inbox=inbox,
+        turns=Turns(client),
+        wake=dispatcher.wake,
+    )
+
+    app = Flask(__name__, static_folder=None)
+    app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
+    app.url_map.strict_slashes = False
+    for routes in (callback.blueprint(receiver), admin.blueprint(api), ops.blueprint(client)):
+        app.register_blueprint(routes)
+    register(app)
+    return app

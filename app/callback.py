@@ -1,0 +1,154 @@
+"""The WeCom callback: verify, decrypt, parse, put into the inbox, answer an empty 200.
+
+Owns the order of these and the HTTP status of every outcome. ``CallbackReceiver`` is free of
+Flask; ``blueprint`` is the thin layer around it. Knows nothing of what answers a message.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import redis
+from flask import Blueprint, Response, request
+
+from app.log import fields
+from app.store.inbox import Inbox
+from app.wecom.crypto import WeComCrypto
+from app.wecom.errors import AgentIdError, CallbackError, MalformedError
+from app.wecom.message import InboundMessage, parse
+
+logger = logging.getLogger(__name__)
+
+PATH = "/wecom/callback"
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An HTTP answer in plain text."""
+
+    status: int
+    text: str = ""
+
+
+class CallbackReceiver:
+    """Takes the callbacks of one app.
+
+    ``wake`` asks a worker to look into the inbox of a user; losing it does no harm.
+    """
+
+    def __init__(
+        self, crypto: WeComCrypto, agent_id: str, inbox: Inbox, wake: Callable[[str], object]
+    ) -> None:
+        self._crypto = crypto
+        self._agent_id = agent_id
+        self._inbox = inbox
+        self._wake = wake
+
+    def verify(self, query: Mapping[str, str]) -> Reply:
+        """Answer WeCom's URL verification: 200 with the plaintext of ``echostr``, or 400, 403."""
+        try:
+            signature, timestamp, nonce = _signed(query)
+            plain = self._crypto.verify_url(
+                signature, timestamp, nonce, _required(query, "echostr")
+            )
+        except CallbackError as error:
+            return _refused(error)
+        logger.info("callback URL verified")
+        return Reply(200, plain)
+
+    def receive(self, query: Mapping[str, str], body: bytes) -> Reply:
+        """Take one message or event.
+
+        200 once the message is safe (or needs no answer), 400 or 403 for what is not from WeCom
+        or not for this app, and 503 only when Redis cannot take it: WeCom then delivers again.
+        """
+        try:
+            message = parse(self._crypto.decrypt(body, *_signed(query)))
+            self._check_agent(message)
+        except CallbackError as error:
+            return _refused(error)
+        if not message.wants_answer:
+            logger.info("event dropped", extra=fields(event_type=message.event))
+            return Reply(200)
+        return self._put(replace(message, agent_id=self._agent_id))
+
+    def _check_agent(self, message: InboundMessage) -> None:
+        if message.agent_id and message.agent_id != self._agent_id:
+            raise AgentIdError(
+                f"the message is for agent {message.agent_id[:32]!r}, "
+                f"WECOM_AGENT_ID is {self._agent_id!r}"
+            )
+
+    def _put(self, message: InboundMessage) -> Reply:
+        turn_id = uuid.uuid4().hex
+        try:
+            put = self._inbox.put(message, turn_id)
+        except redis.RedisError as error:
+            logger.error(
+                "message not taken: Redis failed; WeCom will deliver it again",
+                extra=fields(error=type(error).__name__, user=message.from_user_name),
+            )
+            return Reply(503, "the message could not be stored; deliver it again")
+        logger.info(
+            "duplicate ignored" if put.duplicate else "message queued",
+            extra=fields(
+                turn_id=put.turn_id,
+                user=message.from_user_name,
+                msg_type=message.msg_type,
+                characters=len(message.content),
+                position=put.position,
+                message_text=message.content,
+            ),
+        )
+        if not put.duplicate:
+            self._wake(put.tag)
+        return Reply(200)
+
+
+def blueprint(receiver: CallbackReceiver) -> Blueprint:
+    """``GET`` and ``POST /wecom/callback``, with or without a slash at the end."""
+    routes = Blueprint("callback", __name__)
+
+    @routes.get(PATH)
+    def verify() -> Response:
+        return _response(receiver.verify(request.args))
+
+    @routes.post(PATH)
+    def receive() -> Response:
+        return _response(receiver.receive(request.args, request.get_data(cache=False)))
+
+    return routes
+
+
+def _response(reply: Reply) -> Response:
+    return Response(reply.text, reply.status, mimetype="text/plain")
+
+
+def _signed(query: Mapping[str, str]) -> tuple[str, str, str]:
+    """``msg_signature``, ``timestamp`` and ``nonce``."""
+    if "signature" in query and not query.get("msg_signature"):
+        raise MalformedError("missing parameter: msg_signature (signature is another one)")
+    return (
+        _required(query, "msg_signature"),
+        _required(query, "timestamp"),
+        _required(query, "nonce"),
+    )
+
+
+def _required(query: Mapping[str, str], name: str) -> str:
+    value = query.get(name)
+    if not value:
+        raise MalformedError(f"missing parameter: {name}")
+    return value
+
+
+def _refused(error: CallbackError) -> Reply:
+    """400 for what is malformed, 403 for what is not from our WeCom app; the log says why."""
+    malformed = isinstance(error, MalformedError)
+    logger.warning(
+        "callback refused", extra=fields(error=type(error).__name__, reason=str(error)[:300])
+    )
+    return Reply(400, str(error)) if malformed else Reply(403, "refused; the log says why")

@@ -1,0 +1,62 @@
+"""The command line ``python -m app web|demo|settings``.
+
+Owns the arguments and exit statuses: 0 done, 2 wrong arguments or settings. Each subcommand
+imports what it needs when it runs, so that ``settings`` works without anything installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one subcommand; the exit status."""
+    from app.settings import SettingsError
+    from app.wecom.errors import EncodingAESKeyError
+
+    parser = _parser()
+    arguments, rest = parser.parse_known_args(argv)
+    if rest and arguments.command != "demo":
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    try:
+        if arguments.command == "web":
+            return _web()
+        if arguments.command == "demo":
+            return int(importlib.import_module("app.demo").main(rest) or 0)
+        return _settings(env=arguments.env)
+    except (SettingsError, EncodingAESKeyError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m app", description="Hutong's gateway.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser("web", help="run the web process (settings from the environment)")
+    commands.add_parser(
+        "demo", help="run everything on this machine, without a WeCom account", add_help=False
+    )
+    settings = commands.add_parser("settings", help="print the settings")
+    form = settings.add_mutually_exclusive_group(required=True)
+    form.add_argument("--env", action="store_true", help="as deploy/.env.example")
+    form.add_argument("--table", action="store_true", help="as the table of the README")
+    return parser
+
+
+def _web() -> int:
+    from app import log, settings, web
+
+    values = settings.load(os.environ)
+    log.configure(values.log_level, log_message_text=values.log_message_text)
+    return web.run(values)
+
+
+def _settings(*, env: bool) -> int:
+    from app import settings
+
+    print(settings.env_example() if env else settings.markdown_table(), end="")
+    return 0
