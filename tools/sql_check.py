@@ -1,0 +1,243 @@
+"""Checks a statement before any database sees it: one SELECT, known tables and columns.
+
+Owns parsing and the messages that help a model repair its SQL. Knows nothing of connections: the
+schema is passed in. It is the first of several walls (see ``sql_worker``), not the only one.
+"""
+
+from __future__ import annotations
+
+import datetime
+import difflib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import OptimizeError, ParseError, SqlglotError, TokenError
+from sqlglot.optimizer.qualify import qualify
+from sqlglot.schema import MappingSchema
+
+from tools.base import ToolArgumentError
+from tools.semantic import Semantic
+from tools.sql_scope import describe
+from tools.sql_text import clean
+from tools.sql_words import Words
+
+SQL_LIMIT_CHARS = 8_000
+_START = re.compile(r"(?:\s|\(|--[^\n]*\n|/\*.*?\*/)*(select|with)\b", re.I | re.S)
+_FORBIDDEN: tuple[type[exp.Expr], ...] = (
+    exp.Insert, exp.Update, exp.Delete, exp.Merge, exp.Create, exp.Drop, exp.Alter,
+    exp.TruncateTable, exp.Command, exp.Pragma, exp.Attach, exp.Detach, exp.Into, exp.Set,
+    exp.Copy, exp.Transaction, exp.Commit, exp.Rollback, exp.Analyze, exp.Placeholder,
+    exp.Parameter,
+)  # fmt: skip
+_NOW: tuple[type[exp.Expr], ...] = (exp.CurrentDate, exp.CurrentTimestamp, exp.CurrentTime)
+_UNRESOLVED = re.compile(r"[Cc]olumn:? ['\"]?(?P<name>.+?)['\"]?(?: could|\.? ?Line|$)")
+
+
+@dataclass(frozen=True)
+class CheckedQuery:
+    """A statement that passed. ``sql`` is what to run, with a row limit."""
+
+    sql: str
+    tables: tuple[str, ...]
+    cte_names: tuple[str, ...]
+    scope: str
+    tree: exp.Query
+    literals: tuple[tuple[str, str, str], ...]
+    """(table, column, text) of every ``column = 'text'`` filter, to explain an empty result."""
+
+
+class SqlChecker:
+    """Checks statements against one schema.
+
+    ``schema``: table name to its column names, only what may be read. ``reserved``: every other
+    name in the database, which a WITH clause must not take.
+    """
+
+    def __init__(
+        self,
+        schema: Mapping[str, tuple[str, ...]],
+        semantic: Semantic,
+        *,
+        reserved: frozenset[str] = frozenset(),
+        dialect: str = "sqlite",
+    ) -> None:
+        self._schema = {
+            table.lower(): tuple(column.lower() for column in columns)
+            for table, columns in schema.items()
+        }
+        self._semantic = semantic
+        self._reserved = frozenset(name.lower() for name in reserved)
+        self._dialect = dialect
+        self._mapping = MappingSchema(
+            {t: dict.fromkeys(columns, "TEXT") for t, columns in self._schema.items()},
+            dialect=dialect,
+        )
+        self.words = Words(semantic)
+
+    def check(self, text: str, *, max_rows: int, today: datetime.date) -> CheckedQuery:
+        """Parse and check ``text``. Raises ``ToolArgumentError`` that says what to change."""
+        sql = clean(text)
+        if len(sql) > SQL_LIMIT_CHARS:
+            raise ToolArgumentError(f"SQL太长，最多{SQL_LIMIT_CHARS}个字符")
+        tree = self._parse(sql)
+        changed = self._repair_literals(tree)
+        self._refuse_now(tree, today)
+        cte_names = self._cte_names(tree)
+        tables = self._tables(tree, cte_names)
+        qualified = self._qualify(tree)
+        if changed:
+            sql = tree.sql(dialect=self._dialect)
+        if tree.args.get("limit") is None:
+            # On a line of its own, so that a trailing comment cannot swallow it.
+            sql = f"{sql}\nLIMIT {max_rows + 1}"
+        return CheckedQuery(
+            sql=sql,
+            tables=tables,
+            cte_names=cte_names,
+            scope=describe(qualified, self.words),
+            tree=tree,
+            literals=_equalities(qualified),
+        )
+
+    def _parse(self, sql: str) -> exp.Query:
+        if not _START.match(sql):
+            raise ToolArgumentError("只能执行一条SELECT语句，以SELECT或WITH开头")
+        try:
+            trees = [tree for tree in sqlglot.parse(sql, read=self._dialect) if tree is not None]
+        except ParseError as error:
+            detail = error.errors[0] if error.errors else {}
+            near = f"{detail.get('start_context', '')}{detail.get('highlight', '')}"[-24:]
+            raise ToolArgumentError(f"SQL语法错误，在“{near.strip()}”附近") from error
+        except (TokenError, SqlglotError) as error:
+            raise ToolArgumentError("SQL语法错误：引号或括号没有配对") from error
+        except RecursionError as error:
+            raise ToolArgumentError("SQL嵌套太深") from error
+        if len(trees) != 1:
+            raise ToolArgumentError(f"只能执行一条SELECT语句，收到{len(trees)}条")
+        tree = trees[0]
+        if not isinstance(tree, exp.Query) or tree.find(*_FORBIDDEN):
+            raise ToolArgumentError("只能执行只读的SELECT语句")
+        if isinstance(tree, exp.Subquery):
+            raise ToolArgumentError("请去掉最外层的括号")
+        return tree
+
+    def _cte_names(self, tree: exp.Query) -> tuple[str, ...]:
+        names = tuple(dict.fromkeys(cte.alias.lower() for cte in tree.find_all(exp.CTE)))
+        for name in names:
+            taken = name in self._schema or name in self._reserved
+            if taken or name.startswith(("sqlite_", "pragma_")):
+                raise ToolArgumentError(f"WITH里的名字“{name}”已被占用，请换一个")
+        return names
+
+    def _tables(self, tree: exp.Query, cte_names: tuple[str, ...]) -> tuple[str, ...]:
+        used: dict[str, None] = {}
+        for table in tree.find_all(exp.Table):
+            name = table.name.lower() if isinstance(table.this, exp.Identifier) else ""
+            if name in cte_names and not table.db:
+                continue
+            if name not in self._schema or table.db or table.catalog:
+                raise ToolArgumentError(self._no_table(table.sql(dialect=self._dialect)))
+            used[name] = None
+        return tuple(used)
+
+    def _no_table(self, name: str) -> str:
+        plain = name.split(".")[-1].strip('"').lower()
+        titles = {table.title: table.name for table in self._semantic.tables}
+        near = difflib.get_close_matches(plain, [*self._schema, *titles], n=1, cutoff=0.5)
+        hint = f"，是不是{titles.get(near[0], near[0])}" if near else ""
+        return f"没有表“{name[:40]}”{hint}？可用的表：{'、'.join(self._schema)}"
+
+    def _qualify(self, tree: exp.Query) -> exp.Query:
+        try:
+            qualified = qualify(
+                tree.copy(),
+                schema=self._mapping,
+                dialect=self._dialect,
+                quote_identifiers=False,
+                identify=False,
+            )
+        except OptimizeError as error:
+            raise ToolArgumentError(self._no_column(str(error), tree)) from error
+        except SqlglotError as error:
+            raise ToolArgumentError(f"SQL有误：{str(error)[:120]}") from error
+        except RecursionError as error:
+            raise ToolArgumentError("SQL嵌套太深") from error
+        assert isinstance(qualified, exp.Query)
+        return qualified
+
+    def _no_column(self, message: str, tree: exp.Query) -> str:
+        match = _UNRESOLVED.search(message)
+        if not match:
+            return f"SQL有误：{message[:120]}"
+        name = match.group("name").split(".")[-1].strip("\"'")
+        tables = [
+            t.name.lower() for t in tree.find_all(exp.Table) if t.name.lower() in self._schema
+        ]
+        columns = {c: None for t in dict.fromkeys(tables) for c in self._schema[t]}
+        if name.lower() in columns:
+            owners = [t for t in dict.fromkeys(tables) if name.lower() in self._schema[t]]
+            if len(owners) > 1:
+                return f"列“{name}”在{'、'.join(owners)}里都有，请写成 表名.{name}"
+            return f"列“{name}”属于表{owners[0]}，请检查它前面的表名或别名"
+        hint = self._near(name, tuple(columns))
+        return f"没有列“{name}”{hint}"
+
+    def _near(self, name: str, columns: tuple[str, ...]) -> str:
+        for metric in self._semantic.metrics:
+            if metric.name == name:
+                return f"，{name}要写成{metric.sql}"
+        titled = {self.words.column(column): column for column in columns}
+        inside = [column for title, column in titled.items() if title in name or name in title]
+        near = inside or [
+            titled.get(match, match)
+            for match in difflib.get_close_matches(
+                name.lower(), [*columns, *titled], n=2, cutoff=0.5
+            )
+        ]
+        if near:
+            return f"，是不是{'或'.join(dict.fromkeys(near[:2]))}？"
+        return f"。可用的列：{'、'.join(columns)}" if columns else ""
+
+    def _repair_literals(self, tree: exp.Query) -> bool:
+        """Turn ``region = "华东"`` into a literal; SQLite would do so silently for any typo."""
+        known = {column for columns in self._schema.values() for column in columns}
+        known |= {alias.alias.lower() for alias in tree.find_all(exp.Alias)}
+        changed = False
+        for column in list(tree.find_all(exp.Column)):
+            if column.table or not isinstance(column.this, exp.Identifier):
+                continue
+            if not column.this.quoted or column.name.lower() in known:
+                continue
+            parent = column.parent
+            compared = isinstance(parent, exp.EQ | exp.NEQ | exp.Like | exp.Between | exp.In)
+            if compared and parent is not None and parent.this is not column:
+                column.replace(exp.Literal.string(column.name))
+                changed = True
+        return changed
+
+    def _refuse_now(self, tree: exp.Query, today: datetime.date) -> None:
+        is_now = tree.find(*_NOW) is not None or any(
+            literal.is_string and literal.name.lower() in {"now", "localtime"}
+            for literal in tree.find_all(exp.Literal)
+        )
+        if is_now:
+            raise ToolArgumentError(f"不要用当前时间函数，请直接写日期；今天是{today.isoformat()}")
+
+
+def _equalities(tree: exp.Query) -> tuple[tuple[str, str, str], ...]:
+    aliases = {table.alias_or_name: table.name for table in tree.find_all(exp.Table)}
+    found: list[tuple[str, str, str]] = []
+    for node in tree.find_all(exp.EQ, exp.In):
+        column = node.this
+        values = node.expressions if isinstance(node, exp.In) else [node.expression]
+        if isinstance(column, exp.Column):
+            table = aliases.get(column.table, column.table)
+            found.extend(
+                (table, column.name, str(value.this))
+                for value in values
+                if isinstance(value, exp.Literal) and value.is_string
+            )
+    return tuple(found)
