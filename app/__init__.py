@@ -32,11 +32,11 @@ def create_app(
     from flask import Flask
 
     from app import admin, callback, ops
+    from app.boundary import register
     from app.dispatch import Dispatcher, make_celery
     from app.store.inbox import Inbox
     from app.store.server import connect
     from app.store.turns import Turns
-    from app.web_errors import register
     from app.wecom.crypto import WeComCrypto
 
     client = redis_client or connect(settings.redis_url, timeout_s=_REDIS_TIMEOUT_S)

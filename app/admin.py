@@ -17,6 +17,7 @@ from typing import Any
 
 from flask import Blueprint, Response, request
 
+from app.boundary import error_json, json_response, read_body
 from app.log import fields
 from app.store.inbox import Inbox
 from app.store.turns import Turn, Turns
@@ -137,14 +138,6 @@ class AdminApi:
         return put.turn_id
 
 
-def error_json(status: int, code: str, message: str) -> Response:
-    """The one form of every error: ``{"error": {"code", "message"}}``."""
-    response = _json({"error": {"code": code, "message": message}}, status)
-    if status == 401:
-        response.headers["WWW-Authenticate"] = "Bearer"
-    return response
-
-
 def blueprint(api: AdminApi) -> Blueprint:
     """``POST /admin/test-message`` and ``GET /admin/turns/<id>``, behind the bearer token."""
     routes = Blueprint("admin", __name__, url_prefix="/admin")
@@ -155,23 +148,18 @@ def blueprint(api: AdminApi) -> Blueprint:
 
     @routes.post("/test-message")
     def test_message() -> Response:
-        turn_id = api.queue(parse_test_message(request.get_data(cache=False)))
-        return _json({"turn_id": turn_id}, 202)
+        turn_id = api.queue(parse_test_message(read_body()))
+        return json_response({"turn_id": turn_id}, 202)
 
     @routes.get("/turns/<turn_id>")
     def show_turn(turn_id: str) -> Response:
         turn = api.turns.get(turn_id)
         if turn is None:
             raise AdminError(404, "unknown_turn", "no such turn, or it ended more than a week ago")
-        return _json(turn_json(turn, 0 if turn.ended else api.turns.position(turn_id)), 200)
+        return json_response(turn_json(turn, 0 if turn.ended else api.turns.position(turn_id)), 200)
 
     @routes.errorhandler(AdminError)
     def refuse(error: AdminError) -> Response:
         return error_json(error.status, error.code, str(error))
 
     return routes
-
-
-def _json(payload: dict[str, Any], status: int) -> Response:
-    text = json.dumps(payload, ensure_ascii=False).encode("utf-8", "replace")
-    return Response(text, status, mimetype="application/json")

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import redis
 from flask import Blueprint, Response, request
 
+from app.boundary import read_body
 from app.log import fields
 from app.store.inbox import Inbox
 from app.wecom.crypto import WeComCrypto
@@ -118,7 +119,7 @@ def blueprint(receiver: CallbackReceiver) -> Blueprint:
 
     @routes.post(PATH)
     def receive() -> Response:
-        return _response(receiver.receive(request.args, request.get_data(cache=False)))
+        return _response(receiver.receive(request.args, read_body()))
 
     return routes
 

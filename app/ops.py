@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 import redis
 from flask import Blueprint, Response, jsonify
 
-from app.store import keys
+from app.store.presence import alive
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ def readiness(client: redis.Redis) -> Readiness:
     """Ask Redis, and through it for the heartbeats of the turn workers."""
     try:
         client.ping()
-        workers = sum(1 for _ in client.scan_iter(match=keys.WORKER_PATTERN, count=1000))
+        workers = len(alive(client))
     except redis.RedisError:
         return Readiness(redis=False, turn_workers=0)
     return Readiness(redis=True, turn_workers=workers)

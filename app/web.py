@@ -87,6 +87,8 @@ def _address(host: str, port: int) -> str:
 
 def _check_address(host: str, port: int) -> None:
     """Raises ``SettingsError`` when nobody can listen there."""
+    if not 0 < port < 65536:
+        raise SettingsError(f"HUTONG_PORT {port} is malformed: expected 1 to 65535")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -94,7 +96,7 @@ def _check_address(host: str, port: int) -> None:
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         raise SettingsError(
             f"cannot listen on {host} port {port}: {error}. Nothing was started. "
             "Set HUTONG_HOST and HUTONG_PORT, or stop what listens there."

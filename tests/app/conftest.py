@@ -63,7 +63,8 @@ class Queue:
 
     def of(self, user: str) -> list[Turn]:
         """The waiting turns of ``user``, oldest first."""
-        found = (self._turns.get(turn) for turn in self._inbox.pending(user_tag(CORP, AGENT, user)))
+        tag = user_tag(CORP, AGENT, user)
+        found = (self._turns.get(turn_id) for turn_id in self._inbox.pending([tag])[tag])
         return [turn for turn in found if turn is not None]
 
 

@@ -1,26 +1,51 @@
-"""The request boundary: every failure becomes a typed JSON answer, never a traceback.
+"""The request boundary: no body beyond the limit comes in, no traceback goes out.
 
-Owns the HTTP form of errors that no endpoint turned into its own answer.
+Owns reading a body, the JSON form of errors and what becomes of errors no endpoint answered.
+Knows no endpoint.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import uuid
+from typing import Any
 
 import redis
 from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException, NotFound, RequestEntityTooLarge
 
-from app.admin import error_json
-from app.callback import PATH
 from app.log import fields
 
 logger = logging.getLogger(__name__)
 
 
+def read_body() -> bytes:
+    """The body of the current request. Raises ``RequestEntityTooLarge`` beyond the limit.
+
+    werkzeug cuts a chunked body at the limit without a word; reading on tells.
+    """
+    body = request.get_data(cache=False)
+    request.stream.read(1)
+    return body
+
+
+def json_response(payload: dict[str, Any], status: int) -> Response:
+    """``payload`` as JSON in real UTF-8."""
+    text = json.dumps(payload, ensure_ascii=False).encode("utf-8", "replace")
+    return Response(text, status, mimetype="application/json")
+
+
+def error_json(status: int, code: str, message: str) -> Response:
+    """The one form of every error: ``{"error": {"code", "message"}}``."""
+    response = json_response({"error": {"code": code, "message": message}}, status)
+    if status == 401:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    return response
+
+
 def register(app: Flask) -> None:
-    """Attach the handlers to ``app``."""
+    """Attach the error handlers to ``app``."""
     app.register_error_handler(HTTPException, _http_error)
     app.register_error_handler(redis.RedisError, _redis_error)
     app.register_error_handler(Exception, _bug)
@@ -33,7 +58,7 @@ def _http_error(error: HTTPException) -> Response:
         extra=fields(status=status, method=request.method, path=request.path[:200]),
     )
     if isinstance(error, NotFound):
-        message = f"no such path; the WeCom callback is {PATH}"
+        message = "no such path; the WeCom callback is /wecom/callback"
     elif isinstance(error, RequestEntityTooLarge):
         message = "the body is too large"
     else:

@@ -1,0 +1,95 @@
+"""The settings table: defaults, refusals that name the variable, secrets kept out of sight."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import pytest
+
+from app.settings import SETTINGS, SettingsError, env_example, load, markdown_table
+from tests.app.wecom.sealing import KEY
+
+
+def test_defaults_load_from_an_empty_environment() -> None:
+    settings = load({})
+    assert settings.wecom_api_base == "https://qyapi.weixin.qq.com"
+    assert settings.admin_token == ""
+    assert settings.data_dir == Path("var")
+    assert (settings.today, settings.log_message_text) == (None, False)
+
+
+def test_values_are_parsed() -> None:
+    settings = load(
+        {
+            "HUTONG_PORT": "9000",
+            "HUTONG_TODAY": "2024-11-15",
+            "WECOM_API_BASE": "http://127.0.0.1:8081/",
+            "LOG_MESSAGE_TEXT": "1",
+            "WECOM_ENCODING_AES_KEY": KEY,
+        }
+    )
+    assert (settings.port, settings.today) == (9000, datetime.date(2024, 11, 15))
+    assert (settings.wecom_api_base, settings.log_message_text) == ("http://127.0.0.1:8081", True)
+
+
+@pytest.mark.parametrize("name", ["WECOM_CORPID", "HUTONG_PROT", "WECOM_"])
+def test_an_unknown_variable_of_ours_is_refused_and_named(name: str) -> None:
+    with pytest.raises(SettingsError, match=name):
+        load({name: "x"})
+
+
+def test_variables_of_others_are_ignored() -> None:
+    load({"PATH": "/bin", "HOME": "/", "LANG": "C"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("HUTONG_PORT", "http"),
+        ("HUTONG_TODAY", "tomorrow"),
+        ("HUTONG_ACK_AFTER_S", "3s"),
+        ("LOG_MESSAGE_TEXT", "maybe"),
+        ("WECOM_API_BASE", "127.0.0.1"),
+        ("WECOM_ENCODING_AES_KEY", KEY[:42]),
+        ("WECOM_ENCODING_AES_KEY", KEY + " "),
+        ("WECOM_ENCODING_AES_KEY", KEY[:42] + "+"),
+    ],
+)
+def test_a_malformed_value_is_refused_and_named(name: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=name):
+        load({name: value})
+
+
+def test_a_malformed_secret_is_not_shown() -> None:
+    with pytest.raises(SettingsError) as caught:
+        load({"WECOM_ENCODING_AES_KEY": "almost-the-right-key"})
+    assert "almost" not in str(caught.value)
+
+
+def test_repr_hides_every_secret() -> None:
+    secrets = {s.name for s in SETTINGS if s.secret}
+    assert {"WECOM_CORP_SECRET", "WECOM_TOKEN", "WECOM_ENCODING_AES_KEY", "ADMIN_TOKEN"} < secrets
+    marked = {name: f"hidden{i}" for i, name in enumerate(secrets)}
+    marked["WECOM_ENCODING_AES_KEY"] = KEY
+    shown = repr(load(marked))
+    assert "***" in shown
+    assert all(value not in shown for value in marked.values())
+
+
+def test_require_names_everything_missing() -> None:
+    with pytest.raises(SettingsError, match=r"WECOM_CORP_ID.*WECOM_TOKEN"):
+        load({}).require("WECOM_CORP_ID", "WECOM_TOKEN")
+    load({"WECOM_TOKEN": "x"}).require("WECOM_TOKEN")
+
+
+def test_the_example_and_the_table_hold_every_setting() -> None:
+    example, table = env_example(), markdown_table()
+    for setting in SETTINGS:
+        assert f"{setting.name}={setting.default}" in example.splitlines()
+        assert f"| `{setting.name}` |" in table
+
+
+def test_the_example_loads_to_the_defaults() -> None:
+    pairs = [line.split("=", 1) for line in env_example().splitlines() if "=" in line]
+    assert load({n: v for n, v in pairs if not n.startswith("#")}) == load({})
