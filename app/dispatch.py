@@ -14,6 +14,7 @@ import kombu.exceptions
 import redis
 from celery import Celery
 
+from app.log import fields
 from app.store.keys import BROKER_PREFIX
 
 log = logging.getLogger(__name__)
@@ -37,8 +38,10 @@ def broker_url(redis_url: str) -> str:
     return f"redis+socket://{unquote(parts.path)}{query}"
 
 
-def make_celery(redis_url: str) -> Celery:
+def make_celery(redis_url: str, *, socket_timeout_s: float = 2.0) -> Celery:
     """A Celery application for this Redis, for senders and workers alike; has no tasks itself.
+
+    The short time-out is for the web process, which must answer WeCom within 5 s.
 
     The transport options are the measured ones: with the defaults, a task held by a killed worker
     comes back after about 100 s, and one killed during the restore blocks it for 300 s.
@@ -51,10 +54,11 @@ def make_celery(redis_url: str) -> Celery:
             "unacked_restore_throttle": 1,
             "unacked_mutex_expire": 10,
             "global_keyprefix": BROKER_PREFIX,
-            "socket_timeout": 30,
-            "socket_connect_timeout": 5,
+            "socket_timeout": socket_timeout_s,
+            "socket_connect_timeout": socket_timeout_s,
         },
         broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
         task_acks_late=True,
         task_reject_on_worker_lost=True,
         task_ignore_result=True,
@@ -90,7 +94,10 @@ class Dispatcher:
         try:
             self._app.send_task(name, args=[tag], ignore_result=True)
         except (kombu.exceptions.OperationalError, redis.RedisError, OSError) as error:
-            log.warning("%s not sent (%s); the sweeper will", name, type(error).__name__)
+            log.warning(
+                "wake not sent; the sweeper will",
+                extra=fields(task=name, error=type(error).__name__),
+            )
             return False
         return True
 

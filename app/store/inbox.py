@@ -11,6 +11,7 @@ a message does no harm.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import redis
@@ -70,10 +71,15 @@ class Inbox:
             result = pipe.execute()
         return Put(first_id.decode(), tag, not new, int(result[2] or 0) if new else 0)
 
-    def pending(self, tag: str) -> list[str]:
-        """Ids of the turns of ``tag`` that are not ended, oldest first."""
-        items: list[bytes] = self._redis.lrange(UserKeys(tag).inbox, 0, -1)  # type: ignore[assignment]
-        return [item.decode() for item in items]
+    def pending(self, tags: Sequence[str]) -> dict[str, list[str]]:
+        """Per tag, the ids of the turns that are not ended, oldest first."""
+        with self._redis.pipeline(transaction=False) as pipe:
+            for tag in tags:
+                pipe.lrange(UserKeys(tag).inbox, 0, -1)
+            answers: list[list[bytes]] = pipe.execute()
+        return {
+            tag: [item.decode() for item in items] for tag, items in zip(tags, answers, strict=True)
+        }
 
     def head(self, tag: str) -> str | None:
         """Id of the oldest turn of ``tag`` that is not ended."""

@@ -59,9 +59,9 @@ def worker(worker_id: str) -> str:
     return f"{PREFIX}worker:{worker_id}"
 
 
-def access_token(corp_id: str, agent_id: str) -> str:
-    """Key of the token one app shares over all processes."""
-    return f"{PREFIX}access-token:{{{quote(corp_id, safe='')}:{quote(agent_id, safe='')}}}"
+def access_token(name: str) -> str:
+    """Key of the token that all processes of one app share; ``name`` is ``corp_id:agent_id``."""
+    return f"{PREFIX}access-token:{quote(name, safe=':')}"
 
 
 def send_pause(corp_id: str, agent_id: str) -> str:

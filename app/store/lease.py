@@ -14,6 +14,7 @@ from types import TracebackType
 
 import redis
 
+from app.log import fields
 from app.store.keys import UserKeys
 from app.store.scripts import script
 
@@ -59,18 +60,18 @@ class Lease:
             self._leases.release(self.tag, self.token)
         except redis.RedisError as error:
             # It expires by itself.
-            log.warning("lease not released: %s", type(error).__name__)
+            log.warning("lease not released", extra=fields(error=type(error).__name__))
 
     def _beat(self) -> None:
         interval_s = self._leases.ttl_s / 3
         while not self._done.wait(interval_s):
             try:
                 if not self.renew():
-                    log.warning("lease lost to another holder: %s", self.token.split("-")[0])
+                    log.warning("lease lost to another holder")
                     return
             except redis.RedisError as error:
                 # The fence still guards the result; the next beat tries again.
-                log.warning("lease not renewed: %s", type(error).__name__)
+                log.warning("lease not renewed", extra=fields(error=type(error).__name__))
 
     def __enter__(self) -> Lease:
         self._thread.start()

@@ -7,7 +7,7 @@ answer is made or of how it is sent.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
@@ -113,10 +113,16 @@ class Turns:
 
     def read(self, tag: str, turn_id: str) -> Turn | None:
         """As ``get``, for a known user."""
-        raw: dict[bytes, bytes] = self._redis.hgetall(UserKeys(tag).turn(turn_id))  # type: ignore[assignment]
-        if not raw:
-            return None
-        return turn_from_hash({k.decode(): v.decode() for k, v in raw.items()})
+        raw = cast("dict[bytes, bytes]", self._redis.hgetall(UserKeys(tag).turn(turn_id)))
+        return _turn(raw) if raw else None
+
+    def read_many(self, turns: Sequence[tuple[str, str]]) -> list[Turn]:
+        """As ``read`` for many pairs of tag and id in one go; unknown ones are left out."""
+        with self._redis.pipeline(transaction=False) as pipe:
+            for tag, turn_id in turns:
+                pipe.hgetall(UserKeys(tag).turn(turn_id))
+            answers: list[dict[bytes, bytes]] = pipe.execute()
+        return [_turn(raw) for raw in answers if raw]
 
     def begin(self, lease: Lease, turn_id: str) -> Begin:
         """Count an attempt at ``turn_id``; must be called before any work is done for it."""
@@ -170,12 +176,24 @@ class Turns:
         rank = self._redis.zrank(keys.QUEUE, turn_id)
         return rank if isinstance(rank, int) else 0
 
+    def trim_queue(self) -> int:
+        """Take turns out of the queue that a crash left there after their end; returns how many."""
+        ids = [item.decode() for item in cast("list[bytes]", self._redis.zrange(keys.QUEUE, 0, -1))]
+        with self._redis.pipeline(transaction=False) as pipe:
+            for turn_id in ids:
+                pipe.get(keys.turn_index(turn_id))
+            tags: list[bytes | None] = pipe.execute()
+        known = [(tag.decode(), turn_id) for tag, turn_id in zip(tags, ids, strict=True) if tag]
+        live = {turn.id for turn in self.read_many(known) if not turn.ended}
+        ended = [turn_id for turn_id in ids if turn_id not in live]
+        return self._redis.zrem(keys.QUEUE, *ended) if ended else 0
+
     def _index_outbox(self, tag: str) -> None:
         self._redis.zadd(keys.PENDING_OUTBOXES, {tag: time.time()})
 
 
-def turn_from_hash(raw: Mapping[str, str]) -> Turn:
-    """Build a ``Turn`` from the fields of its hash."""
+def _turn(raw_fields: Mapping[bytes, bytes]) -> Turn:
+    raw = {k.decode(): v.decode() for k, v in raw_fields.items()}
     return Turn(
         id=raw.get("id", ""),
         tag=raw.get("tag", ""),

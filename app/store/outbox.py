@@ -1,0 +1,192 @@
+"""What is still to be said to a user: parts in order, each with what is known of its fate.
+
+Owns the part hash, its states and the member's send budget. Knows nothing of WeCom's API; the
+caller brings the verdict of each send.
+
+::
+
+    pending ──claim──> unknown ──settle──> sent | refused     ended, leaves the list
+                          │ └────settle──> pending            surely not taken: try again
+                          └─ nothing known: again byte for byte under the duplicate check
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import redis
+
+from app.store import keys
+from app.store.keys import UserKeys
+from app.store.lease import Lease
+from app.store.scripts import script
+
+State = Literal["pending", "sent", "unknown", "refused"]
+Verdict = Literal["claimed", "wait", "ended", "gone", "moved", "lost"]
+
+DUPLICATE_WINDOW_S = 4 * 3600
+"""How long WeCom remembers a request for its duplicate check (the most it offers)."""
+_CLOCK_MARGIN_S = 300
+MAX_AGE_S = 24 * 3600
+"""A part that could not be sent for a day is given up."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One message to send. Times are ms since 1970, ``errcode`` is WeCom's, 0 when there is none.
+
+    ``kind`` is ``answer`` or ``ack``; ``seq`` counts from 1 to ``total`` within an answer.
+    """
+
+    id: str
+    turn_id: str
+    kind: str
+    seq: int
+    total: int
+    body: str
+    state: State
+    attempts: int
+    msgid: str
+    errcode: int
+    errmsg: str
+    created_ms: int
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Whether a part may be sent now. ``claimed``: yes, and its outcome must be settled."""
+
+    verdict: Verdict
+    duplicate_check: bool = False
+    wait_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is known after a send. ``wait_s`` holds this user's deliveries back for a while."""
+
+    state: State
+    msgid: str = ""
+    errcode: int = 0
+    errmsg: str = ""
+    wait_s: float = 0.0
+
+
+class Outbox:
+    """The outboxes of all users."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self._redis = client
+        self._claim = script(client, "claim_part")
+        self._settle = script(client, "settle_part")
+        self._acknowledge = script(client, "acknowledge")
+
+    def head(self, tag: str) -> Part | None:
+        """The oldest unsettled part of ``tag``. One that expired is skipped."""
+        while True:
+            part_id = self._redis.lindex(UserKeys(tag).outbox, 0)
+            if not isinstance(part_id, bytes):
+                return None
+            part = self.read(tag, part_id.decode())
+            if part is not None:
+                return part
+            self._redis.lrem(UserKeys(tag).outbox, 1, part_id.decode())
+
+    def read(self, tag: str, part_id: str) -> Part | None:
+        """A part by id; ended ones stay readable for a week."""
+        raw = cast("dict[bytes, bytes]", self._redis.hgetall(UserKeys(tag).part(part_id)))
+        if not raw:
+            return None
+        fields = {k.decode(): v.decode() for k, v in raw.items()}
+        return Part(
+            id=fields["id"],
+            turn_id=fields["turn_id"],
+            kind=fields["kind"],
+            seq=int(fields["seq"]),
+            total=int(fields["total"]),
+            body=fields["body"],
+            state=cast(State, fields["state"]),
+            attempts=int(fields["attempts"]),
+            msgid=fields.get("msgid", ""),
+            errcode=int(fields.get("errcode") or 0),
+            errmsg=fields.get("errmsg", ""),
+            created_ms=int(fields["created_ms"]),
+        )
+
+    def of_turn(self, tag: str, turn_id: str) -> list[Part]:
+        """The parts of one answer in order."""
+        first = self.read(tag, f"{turn_id}:1")
+        if first is None:
+            return []
+        rest = (self.read(tag, f"{turn_id}:{seq}") for seq in range(2, first.total + 1))
+        return [first, *(part for part in rest if part is not None)]
+
+    def claim(self, lease: Lease, part: Part) -> Claim:
+        """Count an attempt at ``part`` and say whether and how it may be sent."""
+        verdict, number = self._claim(
+            keys=[*self._keys(lease, part), UserKeys(lease.tag).sent_body(part.body)],
+            args=[
+                *(lease.token, part.id, (DUPLICATE_WINDOW_S - _CLOCK_MARGIN_S) * 1000),
+                *(MAX_AGE_S * 1000, keys.ENDED_EXPIRY_S),
+            ],
+        )
+        name = cast(Verdict, verdict.decode())
+        return Claim(
+            name,
+            duplicate_check=name == "claimed" and bool(number),
+            wait_s=number / 1000 if name == "wait" else 0.0,
+        )
+
+    def settle(self, lease: Lease, part: Part, outcome: Outcome) -> bool:
+        """Record the outcome of a claimed part; False when the lease was lost meanwhile."""
+        user = UserKeys(lease.tag)
+        done = self._settle(
+            keys=[*self._keys(lease, part), user.sent_body(part.body), user.send_wait],
+            args=[
+                *(lease.token, part.id, outcome.state, outcome.msgid, outcome.errcode),
+                *(outcome.errmsg, int(outcome.wait_s * 1000), keys.ENDED_EXPIRY_S),
+            ],
+        )
+        return bool(done)
+
+    def hold(self, tag: str, wait_s: float) -> None:
+        """Send nothing to this user for ``wait_s``."""
+        self._redis.set(UserKeys(tag).send_wait, b"1", px=max(1, int(wait_s * 1000)))
+
+    def held(self, tag: str) -> bool:
+        """True while deliveries to this user must wait."""
+        return bool(self._redis.exists(UserKeys(tag).send_wait))
+
+    def acknowledge(self, tag: str, turn_id: str, text: str) -> bool:
+        """Append an acknowledgement, once per turn and only while it has no answer.
+
+        "" marks the turn as acknowledged without a part. True when a part was added.
+        """
+        user = UserKeys(tag)
+        part_id = f"{turn_id}:ack"
+        self._redis.zadd(keys.PENDING_OUTBOXES, {tag: time.time()})
+        added = self._acknowledge(
+            keys=[user.turn(turn_id), user.outbox, user.part(part_id), user.send_times],
+            args=[turn_id, part_id, text],
+        )
+        self._redis.zadd(keys.PENDING_OUTBOXES, {tag: time.time()})
+        return bool(added)
+
+    def pause(self, tag: str, reason: str, pause_s: float) -> None:
+        """Send nothing for the app of ``tag``; after ``pause_s`` the next part is the probe."""
+        address = keys.split_tag(tag)
+        key = keys.send_pause(address.corp_id, address.agent_id)
+        self._redis.set(key, reason, px=max(1, int(pause_s * 1000)))
+
+    def paused(self, tag: str) -> str:
+        """Why the app of ``tag`` is paused, "" when it is not."""
+        address = keys.split_tag(tag)
+        reason = self._redis.get(keys.send_pause(address.corp_id, address.agent_id))
+        return reason.decode() if isinstance(reason, bytes) else ""
+
+    @staticmethod
+    def _keys(lease: Lease, part: Part) -> list[str]:
+        user = UserKeys(lease.tag)
+        return [lease.fence_key, user.outbox, user.part(part.id), user.send_times]

@@ -1,0 +1,173 @@
+"""Sends the parts of one user's outbox, in order, each at most once as far as can be known.
+
+Owns what each outcome of a send means for the part, the user and the app. Knows nothing of HTTP
+or tokens (a client is passed in) nor of where the parts come from. Never imports the engine.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import redis
+
+from app.log import fields
+from app.store.keys import split_tag
+from app.store.lease import Lease, Leases
+from app.store.outbox import Outbox, Outcome, Part
+from app.wecom.client import SendResult
+from app.wecom.errors import ApiError, SendUnknownError, TransportError
+
+log = logging.getLogger(__name__)
+
+
+class TextClient(Protocol):
+    """Sends one text to one member; see ``app.wecom.client.WeComClient``."""
+
+    def send_text(self, user: str, text: str, *, duplicate_check: bool = False) -> SendResult:
+        """Raises ``ApiError``, ``TransportError`` or ``SendUnknownError``."""
+        ...
+
+
+@dataclass(frozen=True)
+class DeliveryLimits:
+    """Waiting times in seconds.
+
+    ``gap_s`` keeps two messages to one member from overtaking each other on WeCom's side.
+    """
+
+    gap_s: float = 0.3
+    backoff_s: float = 1.0
+    most_backoff_s: float = 60.0
+    frequency_wait_s: float = 60.0
+    pause_s: float = 60.0
+    lease_ttl_s: float = 30.0
+
+
+class Sender:
+    """Delivers outboxes; safe to call from many threads and many processes.
+
+    ``clients`` has one client per ``(corp_id, agent_id)``.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        clients: Mapping[tuple[str, str], TextClient],
+        limits: DeliveryLimits | None = None,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._outbox = Outbox(client)
+        self._clients = clients
+        self._limits = limits or DeliveryLimits()
+        self._leases = Leases(client, "send", self._limits.lease_ttl_s)
+        self._sleep = sleep
+        self._jitter = jitter
+        self._stopping = threading.Event()
+
+    def stop(self) -> None:
+        """Let running deliveries end after the part they are sending."""
+        self._stopping.set()
+
+    def deliver(self, tag: str) -> None:
+        """Send what the outbox of ``tag`` holds; returns at once when somebody else does.
+
+        Raises ``redis.RedisError`` when Redis is away: a part then in flight stays ``unknown``.
+        """
+        address = split_tag(tag)
+        client = self._clients.get((address.corp_id, address.agent_id))
+        if client is None:
+            log.error(
+                "no credentials for this app; its outbox is kept",
+                extra=fields(agent_id=address.agent_id),
+            )
+            self._outbox.hold(tag, self._limits.pause_s)
+            return
+        while not self._stopping.is_set():
+            if self._outbox.held(tag) or self._outbox.paused(tag):
+                return
+            lease = self._leases.acquire(tag)
+            if lease is None:
+                return
+            with lease:
+                while self._step(lease, client):
+                    self._sleep(self._limits.gap_s)
+            # A part that came after the last look and before the release woke nobody.
+            if self._outbox.head(tag) is None:
+                return
+
+    def _step(self, lease: Lease, client: TextClient) -> bool:
+        """One part; False when there is nothing more to do now."""
+        part = self._outbox.head(lease.tag)
+        if part is None or self._stopping.is_set():
+            return False
+        claim = self._outbox.claim(lease, part)
+        if claim.verdict == "wait":
+            log.info("budget of a member used up", extra=fields(wait_s=claim.wait_s))
+            self._outbox.hold(lease.tag, claim.wait_s)
+            return False
+        if claim.verdict == "ended":
+            log.error("part given up", extra=fields(part_id=part.id, state=part.state))
+            return True
+        if claim.verdict != "claimed":
+            return claim.verdict != "lost"
+        user = split_tag(lease.tag).user
+        outcome = self._send(lease.tag, user, part, client, claim.duplicate_check)
+        settled = self._outbox.settle(lease, part, outcome)
+        log.info(
+            "part tried",
+            extra=fields(
+                part_id=part.id,
+                state=outcome.state,
+                errcode=outcome.errcode,
+                attempt=part.attempts + 1,
+            ),
+        )
+        return settled and outcome.state in ("sent", "refused")
+
+    def _send(
+        self, tag: str, user: str, part: Part, client: TextClient, duplicate_check: bool
+    ) -> Outcome:
+        try:
+            result = client.send_text(user, part.body, duplicate_check=duplicate_check)
+        except SendUnknownError as error:
+            return Outcome("unknown", errmsg=str(error), wait_s=self._backoff_s(part))
+        except TransportError as error:
+            if not error.retryable:
+                self._pause(tag, f"{error}; check WECOM_API_BASE")
+            return Outcome("pending", errmsg=str(error), wait_s=self._backoff_s(part))
+        except ApiError as error:
+            return self._refused(tag, part, error)
+        return Outcome("sent", msgid=result.msgid, errcode=result.errcode)
+
+    def _refused(self, tag: str, part: Part, error: ApiError) -> Outcome:
+        """What an error code asks for; see ``app.wecom.errors.action_for``."""
+        code = error.errcode or 0
+        if error.action in ("give_up", "bug"):
+            log.error("part refused", extra=fields(part_id=part.id, errcode=code))
+            return Outcome("refused", errcode=code, errmsg=error.errmsg)
+        wait_s = self._backoff_s(part)
+        if error.action == "wait":
+            wait_s = self._limits.frequency_wait_s
+        if error.action == "pause":
+            hint = f"; add {error.egress_ip} to 企业可信IP" if error.egress_ip else ""
+            self._pause(tag, f"errcode {code}{hint}")
+            wait_s = self._limits.pause_s
+        return Outcome("pending", errcode=code, errmsg=error.errmsg, wait_s=wait_s)
+
+    def _pause(self, tag: str, reason: str) -> None:
+        log.error("outbox paused, nothing is lost", extra=fields(reason=reason))
+        self._outbox.pause(tag, reason, self._limits.pause_s)
+
+    def _backoff_s(self, part: Part) -> float:
+        whole = min(
+            self._limits.most_backoff_s, self._limits.backoff_s * 2.0 ** min(part.attempts, 10)
+        )
+        return whole * (0.5 + self._jitter() / 2)

@@ -1,0 +1,141 @@
+"""Finds what was left lying and wakes somebody for it; tells users who wait that they are heard.
+
+Owns the repetition of lost wakes and the acknowledgement. Knows nothing of how turns are answered
+or parts are sent. Any number may run: each of its deeds is done once by a script.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import redis
+
+from app.dispatch import SEND_QUEUE, TURNS_QUEUE, queue_key
+from app.log import fields
+from app.store.inbox import Inbox
+from app.store.outbox import Outbox
+from app.store.pending import PendingIndex, Waiting
+from app.store.turns import Turn, Turns
+from workers import replies
+
+log = logging.getLogger(__name__)
+
+
+class Wakes(Protocol):
+    """Where wakes go; see ``app.dispatch.Dispatcher``."""
+
+    def wake(self, tag: str) -> bool: ...
+
+    def deliver(self, tag: str) -> bool: ...
+
+
+@dataclass(frozen=True)
+class SweepTimes:
+    """Seconds. A wake is repeated sooner while the broker's queue is empty: then none is on its
+    way. A filled queue gets few repetitions, or they would pile up while all workers are away."""
+
+    interval_s: float = 0.5
+    grace_s: float = 1.0
+    again_empty_s: float = 2.0
+    again_filled_s: float = 15.0
+    repair_s: float = 60.0
+    ack_after_s: float = 3.0
+
+
+class Sweeper:
+    """One pass is ``sweep``; ``run`` repeats it."""
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        wakes: Wakes,
+        times: SweepTimes | None = None,
+    ) -> None:
+        self._redis = client
+        self._wakes = wakes
+        self._times = times or SweepTimes()
+        self._users = PendingIndex(client, "turn")
+        self._outboxes = PendingIndex(client, "send")
+        self._inbox = Inbox(client)
+        self._turns = Turns(client)
+        self._outbox = Outbox(client)
+        self._repaired_s = float("-inf")
+        self._heard: set[str] = set()
+        """Waiting turns that need no acknowledgement any more; only saves reading them again."""
+
+    def run(self, stop: threading.Event) -> None:
+        """Sweep until ``stop`` is set; goes on when Redis is away for a while."""
+        while not stop.is_set():
+            try:
+                self.sweep()
+            except redis.RedisError as error:
+                log.warning("sweep broken off", extra=fields(error=type(error).__name__))
+            stop.wait(self._times.interval_s)
+
+    def sweep(self) -> None:
+        """One pass over everything that waits."""
+        self._repair()
+        seconds, micros = self._redis.time()
+        now_s = seconds + micros / 1e6
+        users = self._users.waiting()
+        self._acknowledge([user.tag for user in users], now_s)
+        self._repeat(self._users, users, TURNS_QUEUE, self._wakes.wake, now_s)
+        outboxes = self._outboxes.waiting()
+        self._repeat(self._outboxes, outboxes, SEND_QUEUE, self._wakes.deliver, now_s)
+
+    def _repair(self) -> None:
+        """Once in a while, look for what a crash at the worst moment may have left out."""
+        if time.monotonic() - self._repaired_s < self._times.repair_s:
+            return
+        repaired = self._users.repair() + self._outboxes.repair() + self._turns.trim_queue()
+        if repaired:
+            log.warning("index repaired", extra=fields(entries=repaired))
+        self._repaired_s = time.monotonic()
+
+    def _repeat(
+        self,
+        index: PendingIndex,
+        waiting: list[Waiting],
+        queue: str,
+        wake: Callable[[str], bool],
+        now_s: float,
+    ) -> None:
+        """Wake somebody for each user nobody works for."""
+        queued = self._redis.llen(queue_key(queue))
+        again_s = self._times.again_filled_s if queued else self._times.again_empty_s
+        room = 2 * len(waiting) + 10 - queued
+        settled_s = now_s - self._times.grace_s
+        for user in waiting:
+            if room <= 0:
+                return
+            if user.busy or user.touched_s > settled_s:
+                continue
+            if index.mark_woken(user.tag, again_s):
+                room -= 1
+                wake(user.tag)
+
+    def _acknowledge(self, tags: list[str], now_s: float) -> None:
+        """One line for all messages of a user that have waited long enough."""
+        pending = self._inbox.pending(tags)
+        waiting = {turn_id for ids in pending.values() for turn_id in ids}
+        self._heard &= waiting
+        unheard = [(t, i) for t, ids in pending.items() for i in ids if i not in self._heard]
+        late: dict[str, list[Turn]] = {}
+        for turn in self._turns.read_many(unheard):
+            # Nobody waits for a dry run in a chat, and events are not said by people.
+            if turn.acked_ms or turn.ended or turn.dry_run or turn.msg_type == "event":
+                self._heard.add(turn.id)
+            elif now_s - turn.created_ms / 1000 >= self._times.ack_after_s:
+                late.setdefault(turn.tag, []).append(turn)
+        for tag, turns in late.items():
+            first, *rest = turns
+            position = 0 if first.status == "running" else self._turns.position(first.id)
+            if self._outbox.acknowledge(tag, first.id, replies.ack(position)):
+                self._wakes.deliver(tag)
+            for turn in rest:
+                self._outbox.acknowledge(tag, turn.id, "")

@@ -1,0 +1,281 @@
+"""One turn of one user: from the inbox to an ended turn with its reply in the outbox.
+
+Owns the order of things: lease, attempt counted, work, one script that ends the turn. Knows
+nothing of Celery, of the model behind the agent or of how a reply is sent.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import redis
+
+from app.log import fields
+from app.store import keys
+from app.store.inbox import Inbox
+from app.store.lease import Lease, Leases
+from app.store.sessions import Sessions
+from app.store.turns import Finish, Turn, Turns
+from app.wecom.reply import split_text
+from inference.errors import InferenceError
+from inference.protocol import Message
+from workers import replies
+from workers.agent.steps import AgentResult, Step
+from workers.agent.transcript import from_json, to_json
+
+log = logging.getLogger(__name__)
+
+NEW_COMMANDS = frozenset({"/new", "#清除记忆"})
+HELP_COMMANDS = frozenset({"/help"})
+GREETING_INTERVAL_S = 86_400
+FINISH_PATIENCE_S = 60.0
+"""An answer in hand is kept this long while Redis is away."""
+
+
+class Agent(Protocol):
+    """Answers one question; see ``workers.agent.loop.Agent``."""
+
+    def run(
+        self,
+        question: str,
+        history: Sequence[Message] = (),
+        *,
+        user: str,
+        deadline_s: float,
+        cancelled: Callable[[], bool],
+        on_step: Callable[[Step], None],
+    ) -> AgentResult:
+        """Blocks until answered, cancelled or out of time (``time.monotonic()``)."""
+        ...
+
+
+@dataclass(frozen=True)
+class TurnLimits:
+    """Times of a turn and of what is remembered of it, in seconds."""
+
+    turn_timeout_s: float = 120.0
+    session_expiry_s: float = 7200.0
+    lease_ttl_s: float = 10.0
+
+
+class TurnRunner:
+    """Works on users' inboxes; safe to call from many threads and many processes.
+
+    ``on_reply(tag)`` and ``on_more(tag)`` are told that an outbox got a reply and that an inbox
+    holds more; both are hints. ``on_broken()`` is told that this process can answer nobody.
+    """
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        agent: Agent,
+        limits: TurnLimits | None = None,
+        *,
+        on_reply: Callable[[str], object] = lambda tag: None,
+        on_more: Callable[[str], object] = lambda tag: None,
+        on_broken: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._redis = client
+        self._agent = agent
+        self._limits = limits or TurnLimits()
+        self._inbox = Inbox(client)
+        self._turns = Turns(client)
+        self._sessions = Sessions(client)
+        self._leases = Leases(client, "turn", self._limits.lease_ttl_s)
+        self._on_reply = on_reply
+        self._on_more = on_more
+        self._on_broken = on_broken
+        self._clock = clock
+        self._broken = threading.Event()
+
+    def drain(self, tag: str) -> None:
+        """Work on the oldest message of ``tag``; returns at once when somebody else does.
+
+        One message per call, and a hint for the rest, so that users take turns. Raises
+        ``redis.RedisError`` when Redis is away; nothing is lost then.
+        """
+        if self._broken.is_set():
+            return
+        lease = self._leases.acquire(tag)
+        if lease is None:
+            return
+        with lease:
+            going_on = self._work(lease)
+        if going_on and self._inbox.head(tag) is not None:
+            self._on_more(tag)
+
+    def _work(self, lease: Lease) -> bool:
+        """One message; False when the next one should not be tried right away."""
+        turn_id = self._inbox.head(lease.tag)
+        if turn_id is None:
+            return False
+        begin = self._turns.begin(lease, turn_id)
+        if begin.verdict in ("lost", "moved", "gone"):
+            return begin.verdict != "lost"
+        turn = self._turns.read(lease.tag, turn_id)
+        assert turn is not None, "begin saw the hash and ended turns only expire"
+        if begin.verdict == "parked":
+            log.error("turn parked", extra=fields(turn_id=turn_id, attempts=begin.attempts))
+            text = replies.PARKED.format(turn_id=turn_id)
+            return self._end(lease, turn, _said("parked", text, turn.steps, "parked"))
+        started = self._clock()
+        try:
+            finish = self._reply(lease, turn)
+        except InferenceError as error:
+            if error.retryable:
+                log.error(
+                    "engine gone; turn kept for another worker",
+                    extra=fields(turn_id=turn_id, error=type(error).__name__),
+                )
+                self._broken.set()
+                self._on_broken()
+                return False
+            finish = self._failed(turn, error)
+        except redis.RedisError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the boundary of a turn
+            finish = self._failed(turn, error)
+        took_ms = int((self._clock() - started) * 1000)
+        log.info(
+            "turn ended",
+            extra=fields(
+                turn_id=turn_id, status=finish.status, attempt=begin.attempts, took_ms=took_ms
+            ),
+        )
+        return self._end(lease, turn, finish)
+
+    def _reply(self, lease: Lease, turn: Turn) -> Finish:
+        """What to answer; commands and kinds we cannot read never reach the model."""
+        if turn.msg_type == "event":
+            return self._event(turn)
+        if turn.msg_type != "text":
+            return _said("done", replies.UNSUPPORTED)
+        if not turn.text.strip():
+            return _said("done", replies.EMPTY)
+        command = turn.text.strip().replace("／", "/").lower()
+        if command in NEW_COMMANDS:
+            return _said("done", replies.NEW_SESSION, forget_session=True)
+        if command in HELP_COMMANDS:
+            return _said("done", replies.HELP)
+        return self._ask(lease, turn)
+
+    def _event(self, turn: Turn) -> Finish:
+        if turn.event.startswith("template_card"):
+            return _said("done", replies.UNSUPPORTED)
+        if turn.event in ("subscribe", "enter_agent") and self._greets_now(turn):
+            return _said("done", replies.GREETING)
+        return Finish(status="done", answer="")
+
+    def _greets_now(self, turn: Turn) -> bool:
+        """Once a day and user; a second attempt at the same turn greets as the first would."""
+        key = keys.UserKeys(turn.tag).greeted
+        first = self._redis.set(key, turn.id, nx=True, ex=GREETING_INTERVAL_S)
+        return bool(first) or self._redis.get(key) == turn.id.encode()
+
+    def _ask(self, lease: Lease, turn: Turn) -> Finish:
+        steps: list[Step] = []
+
+        def on_step(step: Step) -> None:
+            steps.append(step)
+            try:
+                self._turns.record_steps(lease, turn.id, _steps_json(steps))
+            except redis.RedisError as error:
+                # Only a view for the admin; the end of the turn writes all steps.
+                log.warning(
+                    "step not recorded", extra=fields(turn_id=turn.id, error=type(error).__name__)
+                )
+
+        result = self._agent.run(
+            turn.text,
+            self._history(turn.tag),
+            user=turn.user,
+            deadline_s=self._clock() + self._limits.turn_timeout_s,
+            cancelled=lease.lost.is_set,
+            on_step=on_step,
+        )
+        fallback = replies.TIMEOUT if result.status == "timeout" else _failed_text(turn)
+        text = result.text if result.text.strip() else fallback
+        messages = [to_json(message) for message in result.messages]
+        return Finish(
+            status="done" if result.status == "ok" else "failed",
+            answer=text,
+            parts=tuple(split_text(text)),
+            steps=_steps_json(result.steps or steps),
+            error="" if result.status == "ok" else result.status,
+            session_document=_json(messages) if messages else "",
+            session_expiry_s=self._limits.session_expiry_s,
+        )
+
+    def _history(self, tag: str) -> list[Message]:
+        history: list[Message] = []
+        try:
+            for document in self._sessions.load(tag):
+                history += [from_json(record) for record in json.loads(document)]
+        except (ValueError, KeyError, TypeError) as error:
+            # Written by another version: an answer without memory beats none.
+            log.warning(
+                "session not readable, starting anew", extra=fields(error=type(error).__name__)
+            )
+            return []
+        return history
+
+    def _failed(self, turn: Turn, error: Exception) -> Finish:
+        log.error("turn failed", extra=fields(turn_id=turn.id), exc_info=error)
+        current = self._turns.read(turn.tag, turn.id)
+        steps = current.steps if current else "[]"
+        return _said("failed", _failed_text(turn), steps, type(error).__name__)
+
+    def _end(self, lease: Lease, turn: Turn, finish: Finish) -> bool:
+        limit = self._clock() + FINISH_PATIENCE_S
+        while True:
+            try:
+                ended = self._turns.finish(lease, turn.id, finish)
+                break
+            except (redis.ConnectionError, redis.TimeoutError):
+                if self._clock() >= limit:
+                    raise
+                time.sleep(0.5)
+        if not ended:
+            log.warning("lease lost, result dropped", extra=fields(turn_id=turn.id))
+            return False
+        if finish.parts and not turn.dry_run:
+            self._on_reply(turn.tag)
+        return True
+
+
+def _said(
+    status: str,
+    text: str,
+    steps: str = "[]",
+    error: str = "",
+    *,
+    forget_session: bool = False,
+) -> Finish:
+    """The end of a turn that says ``text`` and leaves nothing in the session."""
+    return Finish(
+        status=status,  # type: ignore[arg-type]
+        answer=text,
+        parts=tuple(split_text(text)),
+        steps=steps,
+        error=error,
+        forget_session=forget_session,
+    )
+
+
+def _failed_text(turn: Turn) -> str:
+    return replies.FAILED.format(turn_id=turn.id)
+
+
+def _steps_json(steps: Sequence[Step]) -> str:
+    return _json([step.to_json() for step in steps])
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
