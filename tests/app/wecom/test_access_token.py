@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ import pytest
 
 from app.wecom.access_token import AccessToken, FetchedToken
 from app.wecom.errors import ApiError, TransportError
+from tests.app.wecom.fake_api import serve
 
 
 class MemoryCache:
@@ -138,3 +141,50 @@ def test_a_lock_that_is_never_free_is_a_retryable_error(monkeypatch: pytest.Monk
         AccessToken("c", "1", fetch, cache).get()
     assert caught.value.retryable
     assert fetch.count == 0
+
+
+_PROCESS = """
+import sys
+from app.store.server import connect
+from app.store.token_cache import RedisTokenCache
+from app.wecom.access_token import AccessToken
+from app.wecom.client import TokenFetcher
+
+redis_url, api_base = sys.argv[1:]
+fetch = TokenFetcher(api_base, "ww1", "secret")
+source = AccessToken("ww1", "1000003", fetch, RedisTokenCache(connect(redis_url)))
+print("ready", flush=True)
+sys.stdin.readline()
+dead = source.get()
+print(dead, flush=True)
+sys.stdin.readline()
+source.discard(dead)
+print(source.get(), flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_four_processes_on_one_redis_fetch_once_and_refresh_once(redis_url: str) -> None:
+    with serve() as api, contextlib.ExitStack() as stack:
+        processes = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", _PROCESS, redis_url, api.url],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            for _ in range(4)
+        ]
+        answers: list[list[str]] = [[], [], []]
+        for answer in answers:
+            for process in processes:
+                assert process.stdout is not None
+                answer.append(process.stdout.readline().strip())
+            for process in processes:
+                assert process.stdin is not None
+                process.stdin.write("\n")
+                process.stdin.flush()
+        assert answers == [["ready"] * 4, ["token-1"] * 4, ["token-2"] * 4]
+        assert len(api.gettoken) == 2
