@@ -9,6 +9,7 @@ InferenceError
 ├── TokenLimitError            the prompt is longer than the context
 ├── ToolCallSyntaxError        the model wrote a tool call that cannot be parsed
 ├── GrammarError               a tool schema cannot be turned into a grammar
+├── EngineStepError            one step failed, its requests did not finish; retryable
 └── EngineStoppedError         the engine thread is gone; retryable after a restart
 """
 
@@ -67,6 +68,12 @@ class ToolCallSyntaxError(InferenceError):
 
 class GrammarError(InferenceError):
     """A tool schema could not be compiled into a grammar."""
+
+
+class EngineStepError(InferenceError):
+    """A step of the engine failed; the requests in it did not finish, the engine goes on."""
+
+    retryable = True
 
 
 class EngineStoppedError(InferenceError):

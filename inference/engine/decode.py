@@ -1,0 +1,138 @@
+"""One decode step of Qwen3-MoE without the overhead of the stock module tree.
+
+Owns the arithmetic of attention and norms for one new token a sequence, on the weights of the
+stock modules; routers, experts and dense MLPs are called as they are. The stock model is the
+oracle in the tests. Knows nothing of sampling or scheduling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from inference.engine.kv_cache import KVCache
+
+
+class _DecodeLayer:
+    """Weights of one layer, arranged for decoding."""
+
+    def __init__(self, layer: Any, scaling: float) -> None:
+        attention = layer.self_attn
+        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
+        self.qkv = torch.cat([projection.weight for projection in projections]).t()
+        self.qkv_bias = (
+            torch.cat([projection.bias for projection in projections])
+            if attention.q_proj.bias is not None
+            else None
+        )
+        # Queries carry the attention scale, so that scores need no extra multiplication.
+        num_kv_heads = attention.k_proj.out_features // attention.head_dim
+        num_heads = attention.q_proj.out_features // attention.head_dim
+        self.qk_norm = torch.cat(
+            [
+                (attention.q_norm.weight * scaling).expand(num_heads, -1),
+                attention.k_norm.weight.expand(num_kv_heads, -1),
+            ]
+        )
+        self.o_proj = attention.o_proj.weight.t()
+        self.o_bias = attention.o_proj.bias
+        self.input_norm = layer.input_layernorm.weight
+        self.post_norm = layer.post_attention_layernorm.weight
+        self.mlp = layer.mlp
+        self.routes = hasattr(layer.mlp, "experts")
+
+
+class Qwen3MoeDecode:
+    """Decode steps for a loaded ``Qwen3MoeForCausalLM`` over a ``KVCache``."""
+
+    def __init__(self, model: Any, kv_cache: KVCache) -> None:
+        config = model.config
+        self._eps = float(config.rms_norm_eps)
+        self._num_kv_heads = kv_cache.shape.num_kv_heads
+        self._num_heads = int(config.num_attention_heads)
+        self._head_dim = kv_cache.shape.head_dim
+        self._kv_cache = kv_cache
+        self._layers = [
+            _DecodeLayer(layer, layer.self_attn.scaling) for layer in model.model.layers
+        ]
+        self._embedding: Tensor = model.model.embed_tokens.weight
+        self._head: Tensor = model.lm_head.weight.t()
+        self._norm: Tensor = model.model.norm.weight
+        positions = torch.arange(kv_cache.max_model_len).unsqueeze(0)
+        cos, sin = model.model.rotary_emb(self._embedding, position_ids=positions)
+        half = self._head_dim // 2
+        sign = torch.cat([-torch.ones(half), torch.ones(half)]).to(sin.dtype)
+        self._cos, self._sin = cos[0].unsqueeze(1), (sin[0] * sign).unsqueeze(1)
+
+    @staticmethod
+    def supports(config: Any) -> bool:
+        """Whether this path computes what the stock classes would for ``config``."""
+        return config.model_type == "qwen3_moe" and config.sliding_window is None
+
+    def forward(self, token_ids: Seq[int], slots: Seq[int], positions: Seq[int]) -> Tensor:
+        """Append one token a sequence and return logits [batch, vocab_size].
+
+        ``positions[i]`` is the index of the new token in ``slots[i]``; tokens before it must lie
+        in the slot. Keys and values of the new tokens are written there.
+        """
+        batch = len(token_ids)
+        if batch == 1:
+            position = positions[0]
+            hidden = self._embedding[token_ids[0]].unsqueeze(0)
+            cos, sin = self._cos[position : position + 1], self._sin[position : position + 1]
+        else:
+            index = torch.tensor(positions)
+            hidden = self._embedding[torch.tensor(token_ids)]
+            cos, sin = self._cos[index], self._sin[index]
+        width = (hidden.shape[1],)
+        for number, layer in enumerate(self._layers):
+            normed = F.rms_norm(hidden, width, layer.input_norm, self._eps)
+            attended = self._attention(number, layer, normed, (cos, sin), slots, positions)
+            hidden = torch.addmm(hidden, attended, layer.o_proj)
+            if layer.o_bias is not None:
+                hidden += layer.o_bias
+            normed = F.rms_norm(hidden, width, layer.post_norm, self._eps)
+            if layer.routes:
+                _, topk_weights, topk_ids = layer.mlp.gate(normed)
+                hidden = hidden + layer.mlp.experts(normed, topk_ids, topk_weights)
+            else:
+                hidden = hidden + layer.mlp(normed)
+        return F.rms_norm(hidden, width, self._norm, self._eps) @ self._head
+
+    def _attention(
+        self,
+        number: int,
+        layer: _DecodeLayer,
+        normed: Tensor,
+        rotary: tuple[Tensor, Tensor],
+        slots: Seq[int],
+        positions: Seq[int],
+    ) -> Tensor:
+        """Attention output before ``o_proj``: [batch, num_heads * head_dim]."""
+        batch, heads, kv_heads, dim = (
+            normed.shape[0],
+            self._num_heads,
+            self._num_kv_heads,
+            self._head_dim,
+        )
+        qkv = normed @ layer.qkv
+        if layer.qkv_bias is not None:
+            qkv += layer.qkv_bias
+        split = qkv.view(batch, heads + 2 * kv_heads, dim)
+        qk = F.rms_norm(split[:, : heads + kv_heads], (dim,), None, self._eps) * layer.qk_norm
+        qk = torch.addcmul(qk * rotary[0], qk.roll(dim // 2, -1), rotary[1])
+        outputs = []
+        all_keys, all_values = self._kv_cache.keys[number], self._kv_cache.values[number]
+        for row, (slot, position) in enumerate(zip(slots, positions, strict=True)):
+            keys, values = all_keys[slot], all_values[slot]
+            keys[:, position] = qk[row, heads:]
+            values[:, position] = split[row, heads + kv_heads :]
+            queries = qk[row, :heads].view(kv_heads, heads // kv_heads, dim)
+            scores = torch.bmm(queries, keys[:, : position + 1].transpose(1, 2))
+            mixed = torch.bmm(torch.softmax(scores, -1), values[:, : position + 1])
+            outputs.append(mixed.view(1, heads * dim))
+        return outputs[0] if batch == 1 else torch.cat(outputs)

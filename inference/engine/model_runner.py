@@ -1,0 +1,116 @@
+"""Runs the model: prompt chunks through the stock classes, single tokens through our own path.
+
+Owns the loaded model, its KV cache and the choice of the thread count. Returns logits; knows
+nothing of sampling, masks or requests. Used by the engine thread only.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import time
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from inference.checkpoint.loader import LoadedModel
+from inference.engine.decode import Qwen3MoeDecode
+from inference.engine.kv_cache import KVCache, KVShape
+
+logger = logging.getLogger(__name__)
+
+
+class ModelRunner:
+    """Prefill and decode over the slots of one ``KVCache``."""
+
+    def __init__(self, loaded: LoadedModel, *, max_num_seqs: int, max_model_len: int) -> None:
+        config = loaded.config
+        head_dim = getattr(config, "head_dim", None)
+        shape = KVShape(
+            num_layers=config.num_hidden_layers,
+            num_kv_heads=config.num_key_value_heads,
+            head_dim=head_dim or config.hidden_size // config.num_attention_heads,
+        )
+        self._model: Any = loaded.model
+        self.expert_cache = loaded.cache
+        self.vocab_size = int(config.vocab_size)
+        self.kv_cache = KVCache(shape, num_slots=max_num_seqs, max_model_len=max_model_len)
+        # transformers 5.24 renamed the argument; 5.17 knows the old name only.
+        parameters = inspect.signature(inspect.unwrap(type(self._model).forward)).parameters
+        self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
+        self._decode = (
+            Qwen3MoeDecode(self._model, self.kv_cache) if Qwen3MoeDecode.supports(config) else None
+        )
+
+    @torch.inference_mode()
+    def prefill(self, token_ids: Seq[int], slot: int, start: int) -> Tensor:
+        """Compute ``token_ids`` at positions ``start``...; logits [vocab_size] of the last one.
+
+        Positions before ``start`` must lie in ``slot`` already.
+        """
+        if len(token_ids) == 1:
+            return self.decode(token_ids, [slot], [start])[0]
+        ids = torch.tensor([list(token_ids)])
+        cache = {self._cache_argument: self.kv_cache.for_transformers(slot, start)}
+        return self._model(ids, use_cache=True, logits_to_keep=1, **cache).logits[0, -1]
+
+    @torch.inference_mode()
+    def decode(self, token_ids: Seq[int], slots: Seq[int], positions: Seq[int]) -> Tensor:
+        """Compute one new token a sequence; logits [batch, vocab_size]."""
+        if self._decode is not None:
+            return self._decode.forward(token_ids, slots, positions)
+        return torch.stack(
+            [
+                self._stock_decode(token, slot, position)
+                for token, slot, position in zip(token_ids, slots, positions, strict=True)
+            ]
+        )
+
+    def _stock_decode(self, token_id: int, slot: int, position: int) -> Tensor:
+        cache = {self._cache_argument: self.kv_cache.for_transformers(slot, position)}
+        return self._model(torch.tensor([[token_id]]), use_cache=True, **cache).logits[0, -1]
+
+    def warm_up(self, num_threads: int | None) -> int:
+        """Run a few steps and set the thread count of the calling thread; returns it.
+
+        ``None`` measures one thread against all cores: small models lose more to waking threads
+        than they gain, so more threads must be clearly faster to be taken.
+        """
+        slot = self.kv_cache.allocate()
+        length = min(256, self.kv_cache.max_model_len - 1)
+        prompt = [index % self.vocab_size for index in range(length)]
+
+        def prefill() -> None:
+            self.prefill(prompt, slot, 0)
+
+        def decode() -> None:
+            self.decode([0], [slot], [length])
+
+        if num_threads is None:
+            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+            costs = {}
+            for count in sorted({1, cores}):
+                torch.set_num_threads(count)
+                # An answer is about this many steps; both kinds count.
+                costs[count] = 2 * _best_s(prefill) + 100 * _best_s(decode)
+            num_threads = 1 if costs[1] <= 1.15 * costs[cores] else cores
+            logger.info("engine threads: %d (measured seconds: %s)", num_threads, costs)
+        torch.set_num_threads(num_threads)
+        prefill()
+        decode()
+        self.kv_cache.free(slot)
+        self.expert_cache.reset_stats()
+        return num_threads
+
+
+def _best_s(work: Callable[[], None], repeats: int = 4) -> float:
+    best = float("inf")
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - start)
+    return best
