@@ -1,0 +1,47 @@
+"""The turn worker with an agent that needs no model: for tests of the launcher only."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from app.settings import Settings, load
+from inference.protocol import Message
+from workers import processes
+from workers.agent.steps import AgentResult, Step
+
+DELAY_S = 0.3
+
+
+class EchoAgent:
+    """Repeats the question after a while; 「慢」 takes longer than the acknowledgement waits."""
+
+    def run(
+        self,
+        question: str,
+        history: Sequence[Message] = (),
+        *,
+        user: str,
+        deadline_s: float,
+        cancelled: Callable[[], bool],
+        on_step: Callable[[Step], None],
+    ) -> AgentResult:
+        if "失败" in question:
+            return AgentResult(text="没能答出来", status="failed")
+        time.sleep(5 if "慢" in question else DELAY_S)
+        repeats = 400 if "长" in question else 1
+        return AgentResult(text="\n".join([f"{user} 问：{question}"] * repeats), status="ok")
+
+
+@contextlib.contextmanager
+def build(_settings: Settings) -> Iterator[EchoAgent]:
+    yield EchoAgent()
+
+
+if __name__ == "__main__":
+    if "HUTONG_TODAY" not in os.environ:
+        sys.exit("the launcher fixes the date of the demo")
+    sys.exit(processes.serve_turns(load(os.environ), build))
