@@ -174,6 +174,8 @@ function open(userId) {
   sessionStorage.setItem("user", userId);
   render();
   view.input.focus({ preventScroll: true });
+  // Entering the app's conversation is an event; apps use it for a greeting.
+  post("/sim/events", { user: userId, event: "enter_agent" }).catch(() => {});
 }
 
 let scheduled = false;
@@ -189,13 +191,15 @@ function toast(text) {
   setTimeout(() => { view.toast.hidden = true; }, 3500);
 }
 
+const post = (path, body) => fetch(path, {
+  method: "POST",
+  headers: { "Content-Type": "application/json" },
+  body: JSON.stringify(body),
+});
+
 async function say(text) {
   try {
-    const response = await fetch("/sim/messages", {
-      method: "POST",
-      headers: { "Content-Type": "application/json" },
-      body: JSON.stringify({ user: state.current, text }),
-    });
+    const response = await post("/sim/messages", { user: state.current, text });
     if (!response.ok) toast((await response.json()).error);
     return response.ok;
   } catch {
