@@ -56,6 +56,8 @@ def make_celery(redis_url: str, *, socket_timeout_s: float = 2.0) -> Celery:
             "global_keyprefix": BROKER_PREFIX,
             "socket_timeout": socket_timeout_s,
             "socket_connect_timeout": socket_timeout_s,
+            # Of a publisher that finds no connection; consumers try without end.
+            **{"max_retries": 1, "interval_start": 0, "interval_step": 0.1},
         },
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,

@@ -25,6 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         settings = load(os.environ)
         log.configure(settings.log_level, log_message_text=settings.log_message_text)
+        settings.require("REDIS_URL")
         from workers import processes
 
         if arguments.command == "sender":
