@@ -1,0 +1,161 @@
+"""The chat page in a real browser, against a real simulator and a recording app."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from app.simulator import callback_xml
+from app.simulator.corp import EXAMPLES
+from app.simulator.service import Simulator
+from app.wecom.crypto import WeComCrypto
+from tests.app.simulator.conftest import Received, RecordingApp
+from tests.browser import chromium
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def page(browser: Browser, base_url: str) -> Iterator[Page]:
+    page = browser.new_page(viewport={"width": 1180, "height": 760})
+    problems: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda m: problems.append(m.text) if m.type == "error" else None)
+    page.goto(base_url)
+    expect(page.locator(".person")).to_have_count(6)
+    yield page
+    page.close()
+    assert problems == []
+
+
+def answer(simulator: Simulator, content: str, user: str = "WangFang") -> None:
+    """The app sends ``content``."""
+    request = {
+        "touser": user,
+        "msgtype": "text",
+        "agentid": simulator.corp.agent_id,
+        "text": {"content": content},
+    }
+    assert simulator.message_send.send(json.dumps(request).encode()).errcode == 0
+
+
+def messages_received(simulator: Simulator, app: RecordingApp) -> list[str]:
+    corp = simulator.corp
+    crypto = WeComCrypto(corp.token, corp.encoding_aes_key, corp.corp_id)
+
+    def content(received: Received) -> str:
+        query = received.query
+        plain = crypto.decrypt(
+            received.body, query["msg_signature"], query["timestamp"], query["nonce"]
+        )
+        return callback_xml.field(plain.decode(), "Content")
+
+    return [text for text in map(content, app.received) if text]
+
+
+def test_a_typed_message_is_sent_and_the_answer_appears(
+    page: Page, simulator: Simulator, recording_app: RecordingApp
+) -> None:
+    page.fill("#input", "  两行\n文字 😀")
+    page.keyboard.press("Enter")
+    expect(page.locator(".row.mine .bubble")).to_have_text("  两行\n文字 😀")
+    expect(page.locator(".row.typing")).to_be_visible()
+    expect(page.locator("#input")).to_have_value("")
+    assert messages_received(simulator, recording_app) == ["  两行\n文字 😀"]
+
+    answer(simulator, "收到，正在查询，请稍候。")
+    expect(page.locator(".row.theirs .bubble").first).to_have_text("收到，正在查询，请稍候。")
+    expect(page.locator(".row.typing")).to_be_visible()
+
+    answer(simulator, "手机 3万\n████\n  缩进")
+    bubble = page.locator(".row.theirs .bubble").nth(1)
+    expect(bubble).to_have_text("手机 3万\n████\n  缩进", use_inner_text=True)
+    expect(bubble).to_have_css("white-space", "pre-wrap")
+    expect(page.locator(".row.typing")).to_have_count(0)
+
+
+def test_a_chip_asks_its_question(
+    page: Page, simulator: Simulator, recording_app: RecordingApp
+) -> None:
+    expect(page.locator(".chip")).to_have_count(len(EXAMPLES))
+    page.locator(".chip").first.click()
+    expect(page.locator(".row.mine .bubble")).to_have_text(EXAMPLES[0])
+    expect(page.locator("#log-lines li", has_text="文本消息")).to_have_count(1)
+    assert messages_received(simulator, recording_app) == [EXAMPLES[0]]
+
+
+def test_entering_a_conversation_is_an_event(page: Page, recording_app: RecordingApp) -> None:
+    page.locator(".person", has_text="李雷").click()
+    expect(page.locator("#log-lines li", has_text="LiLei 的事件 enter_agent")).to_have_count(1)
+
+
+def test_text_is_shown_as_text_and_a_link_as_a_link(page: Page, simulator: Simulator) -> None:
+    hostile = (
+        '<img src=x onerror="document.title=1"> <script>document.title=1</script> '
+        '<a href="javascript:alert(1)">no</a> <a href="https://example.com/x">看这里</a>'
+    )
+    answer(simulator, hostile)
+    bubble = page.locator(".row.theirs .bubble")
+    expect(bubble).to_contain_text("<img src=x")
+    expect(bubble).to_contain_text('<a href="javascript:alert(1)">no</a>')
+    expect(bubble.locator("a")).to_have_count(1)
+    expect(bubble.locator("a")).to_have_attribute("href", "https://example.com/x")
+    assert bubble.locator("img, script").count() == 0
+
+
+def test_employees_have_conversations_of_their_own(page: Page, simulator: Simulator) -> None:
+    answer(simulator, "给李雷的", "LiLei")
+    person = page.locator(".person", has_text="李雷")
+    expect(person.locator(".badge")).to_have_text("1")
+    expect(person.locator(".preview")).to_have_text("给李雷的")
+    expect(page.locator(".bubble")).to_have_count(0)
+    person.click()
+    expect(page.locator(".bubble")).to_have_text("给李雷的")
+    expect(page.locator(".person", has_text="李雷").locator(".badge")).to_have_count(0)
+    expect(page.locator("#identity")).to_contain_text("李雷（市场部）")
+
+
+def test_a_cut_text_shows_what_a_user_would_see(page: Page, simulator: Simulator) -> None:
+    answer(simulator, "汉" * 700)
+    expect(page.locator(".row.theirs .bubble")).to_have_text("汉" * 682 + "\ufffd")
+    expect(page.locator(".note")).to_contain_text("52 字节")
+
+
+def test_a_message_the_app_did_not_take_is_marked(page: Page, recording_app: RecordingApp) -> None:
+    recording_app.answer = lambda _: (500, b"")
+    page.fill("#input", "有人吗")
+    page.click("#send")
+    expect(page.locator(".row.mine .state.failed")).to_be_visible()
+    expect(page.locator(".row.typing")).to_have_count(0)
+    page.click("#log-toggle")
+    expect(page.locator("#log-lines li.bad", has_text="WangFang 的文本消息")).to_have_count(4)
+
+
+def test_a_reload_shows_the_same_conversation(page: Page, simulator: Simulator) -> None:
+    answer(simulator, "一")
+    answer(simulator, "二")
+    expect(page.locator(".bubble")).to_have_text(["一", "二"])
+    page.reload()
+    expect(page.locator(".bubble")).to_have_text(["一", "二"])
+
+
+def test_a_phone_shows_one_thing_at_a_time(browser: Browser, base_url: str) -> None:
+    page = browser.new_page(viewport={"width": 360, "height": 640})
+    page.goto(base_url)
+    expect(page.locator(".chat")).to_be_visible()
+    expect(page.locator(".people")).to_be_hidden()
+    page.click("#back")
+    expect(page.locator(".people")).to_be_visible()
+    page.locator(".person", has_text="张伟").click()
+    expect(page.locator("#identity")).to_contain_text("张伟")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.close()
