@@ -7,6 +7,7 @@ or parts are sent. Any number may run: each of its deeds is done once by a scrip
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -65,8 +66,8 @@ class Sweeper:
         self._turns = Turns(client)
         self._outbox = Outbox(client)
         self._repaired_s = float("-inf")
-        self._heard: set[str] = set()
-        """Waiting turns that need no acknowledgement any more; only saves reading them again."""
+        self._due_s: dict[str, float] = {}
+        """When a waiting turn is to be looked at for an acknowledgement (Redis time)."""
 
     def run(self, stop: threading.Event) -> None:
         """Sweep until ``stop`` is set; goes on when Redis is away for a while."""
@@ -122,16 +123,18 @@ class Sweeper:
     def _acknowledge(self, tags: list[str], now_s: float) -> None:
         """One line for all messages of a user that have waited long enough."""
         pending = self._inbox.pending(tags)
-        waiting = {turn_id for ids in pending.values() for turn_id in ids}
-        self._heard &= waiting
-        unheard = [(t, i) for t, ids in pending.items() for i in ids if i not in self._heard]
+        waiting = [(tag, turn_id) for tag, ids in pending.items() for turn_id in ids]
+        self._due_s = {i: self._due_s[i] for _, i in waiting if i in self._due_s}
+        due = [(t, i) for t, i in waiting if self._due_s.get(i, -math.inf) <= now_s]
         late: dict[str, list[Turn]] = {}
-        for turn in self._turns.read_many(unheard):
+        for turn in self._turns.read_many(due):
+            due_s = turn.created_ms / 1000 + self._times.ack_after_s
             # Nobody waits for a dry run in a chat, and events are not said by people.
             if turn.acked_ms or turn.ended or turn.dry_run or turn.msg_type == "event":
-                self._heard.add(turn.id)
-            elif now_s - turn.created_ms / 1000 >= self._times.ack_after_s:
+                due_s = math.inf
+            elif due_s <= now_s:
                 late.setdefault(turn.tag, []).append(turn)
+            self._due_s[turn.id] = due_s
         for tag, turns in late.items():
             first, *rest = turns
             position = 0 if first.status == "running" else self._turns.position(first.id)

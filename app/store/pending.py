@@ -25,7 +25,10 @@ _BATCH = 500
 
 @dataclass(frozen=True)
 class Waiting:
-    """A user with waiting work. ``busy``: somebody works for them, or they must wait."""
+    """A user with waiting work.
+
+    ``busy``: somebody works for them or was just woken to, or they must wait.
+    """
 
     tag: str
     length: int
@@ -71,7 +74,7 @@ class PendingIndex:
             for raw, _ in entries:
                 user = UserKeys(raw.decode())
                 pipe.llen(self._list(user))
-                pipe.exists(user.lease(self._kind), *self._hold(user))
+                pipe.exists(user.lease(self._kind), user.woken(self._kind), *self._hold(user))
             answers: list[Any] = pipe.execute()
         found = []
         for (raw, score), length, busy in zip(entries, answers[::2], answers[1::2], strict=True):

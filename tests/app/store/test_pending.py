@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 import redis
 
 from app.store import keys
@@ -43,3 +46,20 @@ def test_mark_woken_once_per_interval(redis_client: redis.Redis) -> None:
     assert index.mark_woken(TAG, 30)
     assert not index.mark_woken(TAG, 30)
     assert PendingIndex(redis_client, "send").mark_woken(TAG, 30)
+
+
+def test_a_message_that_comes_while_its_entry_is_dropped_is_indexed(
+    redis_client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sender indexed it before, and dies before it can do so again."""
+    index = PendingIndex(redis_client, "turn")
+    redis_client.zadd(keys.PENDING_USERS, {TAG: 1.0})
+    unindex = index._unindex
+
+    def late_message(**call: Any) -> Any:
+        redis_client.rpush(UserKeys(TAG).inbox, "t1")
+        return unindex(**call)
+
+    monkeypatch.setattr(index, "_unindex", late_message)
+    assert index.waiting() == []
+    assert redis_client.zscore(keys.PENDING_USERS, TAG) is not None

@@ -100,6 +100,16 @@ def test_only_the_oldest_turn_can_begin(redis_client: redis.Redis) -> None:
     assert unbegun.attempts == 0
 
 
+def test_only_the_oldest_turn_can_end(redis_client: redis.Redis) -> None:
+    turns = Turns(redis_client)
+    _put(redis_client, "t1")
+    _put(redis_client, "t2")
+    lease = _held(redis_client)
+    assert not turns.finish(lease, "t2", Finish("done", "a", ("a",)))
+    assert Inbox(redis_client).pending([TAG])[TAG] == ["t1", "t2"]
+    assert redis_client.llen(USER.outbox) == 0
+
+
 def test_a_turn_without_its_hash_is_dropped(redis_client: redis.Redis) -> None:
     _put(redis_client)
     redis_client.delete(USER.turn("t1"))
