@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 
 from app.demo.console import Console
-from app.demo.processes import ChildDiedError, Processes
+from app.demo.processes import STOP_SIGNALS, ChildDiedError, Processes
 from app.demo.stack import DemoError, Plan, running
 from app.demo.transcript import Exchange, Player, UnknownUserError, find_employee
 from app.settings import load
@@ -30,7 +30,7 @@ from app.store.server import RedisServerError, connect
 
 
 class _StopAsked(BaseException):
-    """Ctrl-C or SIGTERM."""
+    """Ctrl-C, SIGTERM, or the terminal was closed."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,10 @@ def run(argv: Sequence[str] | None) -> int:
         print(error, file=sys.stderr)
         return 2
     console = Console()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _ask_to_stop)
+    for number in STOP_SIGNALS:
+        # Under nohup a hang-up is to be ignored, and stays so.
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _ask_to_stop)
     try:
         return _ask(options, console) if options.questions else _serve(console)
     except _StopAsked:
@@ -86,7 +88,7 @@ def _options(argv: Sequence[str] | None) -> Options:
 
 def _ask_to_stop(_number: int, _frame: FrameType | None) -> None:
     # Once only: a second Ctrl-C must not break the stopping.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     raise _StopAsked
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 STOP_TIMEOUT_S = 10.0
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LOG_LINES = 12
 _PR_SET_PDEATHSIG = 1
 

@@ -22,7 +22,7 @@ import requests
 
 from app.demo.console import Console
 from app.demo.local_http import local_session
-from app.demo.processes import Child, Processes, free_port, last_lines
+from app.demo.processes import STOP_SIGNALS, Child, Processes, free_port, last_lines
 from app.settings import Settings, load
 from app.simulator.crypto import new_encoding_aes_key
 from app.store import presence
@@ -72,7 +72,7 @@ def running(
         _wait_until_ready(console, processes, plan, turns)
         yield plan, processes
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         console.begin("停止全部进程")
         stubborn = processes.stop() if processes else []

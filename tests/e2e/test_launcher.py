@@ -136,6 +136,24 @@ def test_an_unknown_user_is_refused_with_the_known_names(tmp_path: Path) -> None
     assert "王芳" in done.stderr
 
 
+@pytest.mark.parametrize("hang_up_ignored", [False, True])
+def test_a_closed_terminal_stops_it_unless_told_otherwise(
+    tmp_path: Path, hang_up_ignored: bool
+) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if hang_up_ignored else signal.SIG_DFL)
+    try:
+        demo = Demo(tmp_path)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    url = demo.url()
+    demo.process.send_signal(signal.SIGHUP)
+    if hang_up_ignored:
+        assert requests.get(url, timeout=10).status_code == 200
+        demo.process.send_signal(signal.SIGTERM)
+    assert demo.process.wait(timeout=LIMIT_S) == 0
+    assert left_running(tmp_path) == []
+
+
 def test_it_serves_until_sigterm_and_refuses_a_second_start(demo: Demo, tmp_path: Path) -> None:
     url = demo.url()
     requests.post(
