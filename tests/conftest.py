@@ -56,19 +56,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
-def _note_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Remember skips of single tests."""
     if report.skipped and "gpu" not in report.keywords:
         _session_skips.append(report.nodeid)
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Remember skips of single tests."""
-    _note_skip(report)
-
-
 def pytest_collectreport(report: pytest.CollectReport) -> None:
     """Remember skips of whole modules."""
-    _note_skip(report)
+    if report.skipped:
+        _session_skips.append(report.nodeid)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
