@@ -10,7 +10,6 @@ import inspect
 import logging
 import os
 import time
-from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from typing import Any
 
@@ -81,36 +80,31 @@ class ModelRunner:
         than they gain, so more threads must be clearly faster to be taken.
         """
         slot = self.kv_cache.allocate()
-        length = min(256, self.kv_cache.max_model_len - 1)
+        length = min(128, self.kv_cache.max_model_len - 1)
         prompt = [index % self.vocab_size for index in range(length)]
 
-        def prefill() -> None:
+        def answer_s(repeats: int) -> float:
+            """Seconds of a short answer; the best of ``repeats``, others may use the cores."""
             self.prefill(prompt, slot, 0)
-
-        def decode() -> None:
-            self.decode([0], [slot], [length])
+            best = float("inf")
+            for _ in range(repeats):
+                start = time.perf_counter()
+                self.prefill(prompt, slot, 0)
+                for _ in range(10):
+                    self.decode([0], [slot], [length])
+                best = min(best, time.perf_counter() - start)
+            return best
 
         if num_threads is None:
             cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
             costs = {}
             for count in sorted({1, cores}):
                 torch.set_num_threads(count)
-                # An answer is about this many steps; both kinds count.
-                costs[count] = 2 * _best_s(prefill) + 100 * _best_s(decode)
+                costs[count] = answer_s(repeats=2)
             num_threads = 1 if costs[1] <= 1.15 * costs[cores] else cores
             logger.info("engine threads: %d (measured seconds: %s)", num_threads, costs)
         torch.set_num_threads(num_threads)
-        prefill()
-        decode()
+        answer_s(repeats=1)
         self.kv_cache.free(slot)
         self.expert_cache.reset_stats()
         return num_threads
-
-
-def _best_s(work: Callable[[], None], repeats: int = 4) -> float:
-    best = float("inf")
-    for _ in range(repeats):
-        start = time.perf_counter()
-        work()
-        best = min(best, time.perf_counter() - start)
-    return best

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from inference.__main__ import main
+from inference.benchmarks.random_model import build_stock_model
+from tests.inference.conftest import TINY
+
+
+def last_json(text: str) -> dict[str, object]:
+    data: dict[str, object] = json.loads(text.strip().splitlines()[-1])
+    return data
+
+
+def test_convert(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    build_stock_model(TINY).save_pretrained(tmp_path / "stock")
+    assert main(["convert", str(tmp_path / "stock"), str(tmp_path / "out")]) == 0
+    assert "8 expert files of 3 layers" in capsys.readouterr().out
+    assert (tmp_path / "out" / "config.json").exists()
+
+
+def test_chat(tiny_model_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["chat", str(tiny_model_dir), "你好", "--max-tokens", "8"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.strip()
+    assert "8 generated" in captured.err
+
+
+def test_doctor_on_a_good_folder(tiny_model_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", str(tiny_model_dir), "--json"]) == 0
+    report = last_json(capsys.readouterr().out)
+    assert report["ok"] is True
+    assert report["model"]["num_experts"] == 8  # type: ignore[index]
+    assert main(["doctor", str(tiny_model_dir)]) == 0
+    assert "8 experts in 3 layers" in capsys.readouterr().out
+
+
+def test_doctor_on_a_broken_folder_names_file_and_remedy(
+    tiny_model_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(tiny_model_dir, tmp_path / "m"))
+    (folder / "experts" / "expert_02.safetensors").unlink()
+    assert main(["doctor", str(folder), "--json"]) == 1
+    report = last_json(capsys.readouterr().out)
+    assert report["ok"] is False
+    assert report["model"]["file"].endswith("expert_02.safetensors")  # type: ignore[index]
+    assert report["model"]["remedy"]  # type: ignore[index]
+
+
+def test_an_engine_error_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["chat", str(tmp_path), "x"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert len(error.strip().splitlines()) == 1
+
+
+def test_bench_latency_ends_with_json(
+    tiny_model_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = ["--prompt-tokens", "150", "--new-tokens", "6", "--batch", "2", "--repeats", "1"]
+    assert main(["bench", "latency", str(tiny_model_dir), *sizes]) == 0
+    report = last_json(capsys.readouterr().out)
+    assert report["prompt_tokens"] >= 150  # type: ignore[operator]
+    assert report["decode_ms"] > 0  # type: ignore[operator]
+    assert report["second_prompt_new_tokens"] < 60  # type: ignore[operator]
+
+
+def test_protocol_and_parser_need_no_torch() -> None:
+    """Other processes import the vocabulary without paying for torch."""
+    code = (
+        "import sys, inference.protocol, inference.tool_parser, inference.sampling_params, "
+        "inference.errors, inference.config, inference.tokenizer\n"
+        "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
