@@ -13,6 +13,7 @@ from tools.base import Value
 
 EMPTY = "空"
 NOT_A_NUMBER = "—"
+_READABLE = decimal.Decimal("1e20")
 _UNITS: tuple[tuple[float, str], ...] = ((1e12, "万亿"), (1e8, "亿"), (1e4, "万"))
 
 
@@ -47,6 +48,8 @@ def _figure(value: int | float | decimal.Decimal) -> str:
         return NOT_A_NUMBER
     # Decimal arithmetic: an integer of any size stays exact until it is rounded.
     exact = decimal.Decimal(value) if not isinstance(value, float) else decimal.Decimal(repr(value))
+    if abs(exact) >= _READABLE:
+        return f"{exact:.2e}"
     for size, unit in _UNITS:
         if abs(exact) >= _threshold(size):
             return _trim(_round2(exact / decimal.Decimal(size))) + unit

@@ -1,0 +1,182 @@
+"""Charts, byte by byte and by display width."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tools import chart
+from tools.base import Table
+
+NAN = float("nan")
+
+
+def draw(table: Table, kind=None, limit_bytes: int = 2048) -> str:
+    return chart.render(table, kind, limit_bytes=limit_bytes)
+
+
+def sales(*rows: tuple[object, object]) -> Table:
+    return Table(("产品", "销售额"), tuple(rows))  # type: ignore[arg-type]
+
+
+TOP5 = sales(
+    ("星云X1手机", 1726362.0),
+    ("墨舟轻薄本", 1476989.0),
+    ("凌峰14笔记本", 1395671.0),
+    ("青鸟P5手机", 957805.0),
+    ("星云S2手机", 827551.0),
+)
+
+
+def test_labels_of_several_widths_stand_above_bars_from_the_margin() -> None:
+    assert draw(TOP5, "bar") == (
+        "星云X1手机 172.64万\n████████████████\n"
+        "墨舟轻薄本 147.7万\n██████████████\n"
+        "凌峰14笔记本 139.57万\n█████████████\n"
+        "青鸟P5手机 95.78万\n█████████\n"
+        "星云S2手机 82.76万\n████████"
+    )
+
+
+def test_the_shape_decides_when_the_model_does_not_ask() -> None:
+    assert draw(TOP5) == draw(TOP5, "bar")
+
+
+def test_labels_of_one_width_stand_beside_their_bars() -> None:
+    table = sales(("P1001", 100), ("P1002", 50), ("P1003", 3))
+    assert draw(table, "bar") == ("P1001 |████████████████ 100\nP1002 |████████ 50\nP1003 |█ 3")
+
+
+def test_negative_zero_null_and_nan() -> None:
+    table = sales(("华东", 8), ("华南", -4), ("华北", 0), ("华中", None), ("西南", NAN))
+    assert draw(table, "bar") == (
+        "华东 |████████████████ 8\n华南 |▒▒▒▒▒▒▒▒ -4\n华北 |0\n华中 |—\n西南 |—"
+    )
+
+
+def test_a_tiny_value_still_gets_a_block() -> None:
+    assert draw(sales(("甲", 1e15), ("乙", 0.5)), "bar").endswith("乙 |█ 0.5")
+
+
+def test_all_zero_and_all_null() -> None:
+    assert draw(sales(("甲", 0), ("乙", 0)), "bar") == "甲 |0\n乙 |0"
+    assert draw(sales(("甲", None), ("乙", None)), "bar") == ""
+
+
+def test_share_names_percentages() -> None:
+    table = sales(("手机", 60), ("电脑", 30), ("家电", 10))
+    assert draw(table, "share") == (
+        "手机 |████████████████ 60 60.0%\n电脑 |████████ 30 30.0%\n家电 |███ 10 10.0%"
+    )
+
+
+def test_share_of_a_negative_part_is_a_bar_chart() -> None:
+    table = sales(("手机", 60), ("电脑", -30))
+    assert draw(table, "share") == draw(table, "bar")
+
+
+def test_one_row() -> None:
+    assert draw(sales(("华东", 3))) == ""
+    assert draw(sales(("华东", 3)), "bar") == "华东 |████████████████ 3"
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        Table(("销售额",), ((3,),)),
+        Table(("销售额", "销量"), ((3, 4),)),
+        Table(("姓名", "部门"), (("王伟", "研发部"), ("李娜", "财务部"))),
+        Table(("产品", "销售额"), ()),
+    ],
+)
+def test_shapes_without_a_chart(table: Table) -> None:
+    assert draw(table) == ""
+
+
+def test_none_is_no_chart() -> None:
+    assert draw(TOP5, "none") == ""
+
+
+def test_months_are_bars_in_a_trend() -> None:
+    table = Table(("月", "销售额"), ((1, 100), (2, 50), (10, 25)))
+    assert draw(table, "line") == "01月 |████████████████ 100\n02月 |████████ 50\n10月 |████ 25"
+
+
+def test_year_and_month_join_into_one_label() -> None:
+    table = Table(("年", "月", "销售额"), ((2023, 12, 4), (2024, 1, 8)))
+    assert draw(table, "line") == "2023-12 |████████ 4\n2024-01 |████████████████ 8"
+
+
+def test_a_year_is_a_label_not_a_figure() -> None:
+    table = Table(("年", "销售额"), ((2023, 4), (2024, 8)))
+    assert draw(table, "bar") == "2023年 |████████ 4\n2024年 |████████████████ 8"
+
+
+def test_a_long_trend_is_a_sparkline() -> None:
+    rows = tuple((f"{2022 + i // 12}-{i % 12 + 1:02d}", i) for i in range(30))
+    assert draw(Table(("月份标签", "销量"), rows), "line") == (
+        "2022-01 至 2024-06\n▁▁▁▂▂▂▂▃▃▃▃▄▄▄▄▅▅▅▅▆▆▆▆▇▇▇▇███\n最高 2024-06 29\n最低 2022-01 0"
+    )
+
+
+def test_a_flat_sparkline() -> None:
+    rows = tuple((f"2024-01-{i + 1:02d}", 5) for i in range(26))
+    assert draw(Table(("日期", "销量"), rows), "line").split("\n")[1] == "▄" * 26
+
+
+def test_the_tail_joins_other_within_the_budget() -> None:
+    table = sales(*((f"产品名称第{i}号", 1000 - i) for i in range(30)))
+    drawn = draw(table, "bar", 600)
+    assert len(drawn.encode()) <= 600
+    label, bar = drawn.split("\n")[-2:]
+    kept = (len(drawn.split("\n")) - 2) // 2
+    rest = sum(1000 - i for i in range(kept, 30))
+    assert label.startswith(f"其他{30 - kept}项 ")
+    assert label.split(" ")[1] == (str(rest) if rest < 10000 else f"{rest / 1e4:.2f}万")
+    assert bar == "█" * 8
+
+
+def test_means_have_no_sum_in_other() -> None:
+    rows = tuple((f"产品名称第{i}号", 1000 - i) for i in range(30))
+    drawn = draw(Table(("产品", "平均单价"), rows), "bar", 600)
+    assert drawn.split("\n")[-1].endswith("项 —")
+
+
+def test_nothing_fits_a_tiny_budget() -> None:
+    assert draw(TOP5, "bar", 20) == ""
+
+
+def test_a_label_cannot_break_the_layout() -> None:
+    drawn = draw(sales(("甲\n乙\x00丙", 1), ("长" * 40, 2)), "bar")
+    assert drawn.split("\n")[0] == "甲 乙 丙 1"
+    assert drawn.split("\n")[2] == "长" * 11 + "… 2"
+
+
+_label = st.text(min_size=0, max_size=30)
+_value = st.one_of(
+    st.none(), st.integers(-(10**20), 10**20), st.floats(allow_nan=True, allow_infinity=True)
+)
+
+
+@given(
+    st.lists(st.tuples(_label, _value), max_size=40),
+    st.sampled_from([None, "bar", "line", "share"]),
+    st.integers(0, 2048),
+)
+def test_any_table_stays_within_bytes(rows, kind, limit_bytes: int) -> None:
+    drawn = draw(Table(("名称", "数值"), tuple(rows)), kind, limit_bytes)
+    assert len(drawn.encode()) <= limit_bytes
+    assert all(len(line) <= 80 for line in drawn.split("\n"))
+
+
+@given(st.lists(st.floats(min_value=1, max_value=1e9), min_size=2, max_size=15))
+def test_bars_are_in_proportion(values: list[float]) -> None:
+    table = sales(*((f"{i:02d}", value) for i, value in enumerate(values)))
+    drawn = draw(table, "bar")
+    cells = [line.count("█") for line in drawn.split("\n")]
+    top = max(values)
+    assert max(cells) == 16
+    for value, count in zip(values, cells, strict=True):
+        assert count == max(1, int(value / top * 16 + 0.5))
+    assert {chart.width(line.split("|")[0]) for line in drawn.split("\n")} == {3}
