@@ -71,7 +71,12 @@ class Qwen3MoeDecode:
     @staticmethod
     def supports(config: Any) -> bool:
         """Whether this path computes what the stock classes would for ``config``."""
-        return config.model_type == "qwen3_moe" and config.sliding_window is None
+        rope_type = config.rope_parameters["rope_type"]
+        return (
+            config.model_type == "qwen3_moe"
+            and config.sliding_window is None
+            and rope_type in ("default", "linear", "yarn", "llama3")  # same at every length
+        )
 
     def forward(self, token_ids: Seq[int], slots: Seq[int], positions: Seq[int]) -> Tensor:
         """Append one token a sequence and return logits [batch, vocab_size].

@@ -115,7 +115,8 @@ def test_batches_are_decoded_together(llm: LLM, monkeypatch: pytest.MonkeyPatch)
             for number in range(3)
         ]
         for _ in range(2000):
-            if llm._submitted.qsize() == 2:
+            stats = llm.stats
+            if llm._submitted.qsize() + stats.num_waiting + stats.num_running == 3:
                 break
             time.sleep(0.01)
         all_sent.set()
