@@ -171,7 +171,7 @@ def _start_all(console: Console, processes: Processes, plan: Plan) -> Child:
 
 def _wait_until_ready(console: Console, processes: Processes, plan: Plan, turns: Child) -> None:
     """Until a message sent now would be answered, by the worker of this very start."""
-    console.begin("等待模型载入")
+    console.begin("载入模型、准备文档索引")
     limit_s = time.monotonic() + READY_TIMEOUT_S
     with local_session() as http, connect(plan.settings.redis_url) as client:
         while not (

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 START_LIMIT_S = 300.0
+ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "app", "demo")
 
 
@@ -45,6 +46,7 @@ def ask(data_dir: Path, *questions: str) -> Transcript:
         capture_output=True,
         text=True,
         timeout=START_LIMIT_S + 150 * len(questions),
+        cwd=ROOT,
     )
     parts = re.split(r"^王芳（销售部）：(.*)$", done.stdout, flags=re.MULTILINE)
     answers = dict(zip(parts[1::2], parts[2::2], strict=True))
@@ -57,7 +59,11 @@ def serving(data_dir: Path) -> Iterator[str]:
     log = data_dir / "terminal.txt"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            COMMAND, env=clean_environment(data_dir), stdout=output, stderr=subprocess.STDOUT
+            COMMAND,
+            env=clean_environment(data_dir),
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=ROOT,
         )
     try:
         limit = time.monotonic() + START_LIMIT_S

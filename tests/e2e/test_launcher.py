@@ -16,6 +16,7 @@ import pytest
 import requests
 
 LIMIT_S = 90.0
+ROOT = Path(__file__).parents[2]
 
 
 def environment(data_dir: Path, **more: str) -> dict[str, str]:
@@ -57,6 +58,7 @@ def ask(data_dir: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
+        cwd=ROOT,
     )
 
 
@@ -72,6 +74,7 @@ class Demo:
                 env=environment(data_dir),
                 stdout=output,
                 stderr=subprocess.STDOUT,
+                cwd=ROOT,
             )
 
     @property
