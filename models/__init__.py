@@ -1,0 +1,1 @@
+"""The models in the repository and the code that made them."""

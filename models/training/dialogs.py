@@ -1,0 +1,196 @@
+"""Whole dialogs: the prompt variant, one to three turns, and which templates feed them.
+
+Owns the mixture of the training data. Knows nothing of tokens.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import random
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from models.training import documents, followups, turns
+from models.training.templates import Split, Template, load, split
+from models.training.turns import Turn
+from tools import schemas, semantic
+from tools.schemas import ToolSchema
+from workers.agent.context import system_prompt
+
+Mode = Literal["train", "held_out"]
+SEMANTIC_FILE = Path(__file__).parents[2] / "tools" / "demo_company" / "semantic.yaml"
+WEIGHTS: dict[str, float] = {
+    "total": 8, "top": 11, "bottom": 4.5, "group": 6, "trend": 6, "peak_month": 1, "low_month": 1,
+    "compare": 4.5, "yoy": 3.5, "mom": 3, "share": 5, "average": 3, "distinct": 2.5, "having": 4.5,
+    "target": 3.5, "price": 2, "list": 3.5, "returns": 3.5, "inventory": 4, "staff": 3,
+    "customers": 2, "calc": 6, "sql_python": 5, "doc": 8, "http": 1.5, "report": 1.5, "greet": 0.8,
+    "help": 0.8, "thanks": 0.6, "clarify": 2, "out_of_scope": 2.2, "refuse_write": 2,
+    "refuse_injection": 1.5,
+}  # fmt: skip
+FOLLOW_SHARE = 0.2
+"""Part of the dialogs that end in a follow-up."""
+HISTORY_SHARE = 0.1
+"""Part of the other dialogs that begin with a finished turn about something else."""
+ENGLISH_SHARE = 0.2
+FIXTURE_TODAYS = (datetime.date(2023, 1, 1), datetime.date(2026, 12, 31))
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What all dialogs of one batch share: the system text, the tools and today."""
+
+    system: str
+    tools: tuple[ToolSchema, ...]
+    today: datetime.date
+
+
+@dataclass(frozen=True)
+class Dialog:
+    """One conversation; its last turn is the one that is evaluated."""
+
+    turns: tuple[Turn, ...]
+    lang: str
+
+    @property
+    def intent(self) -> str:
+        """Intent of the last turn."""
+        return self.turns[-1].intent
+
+
+@functools.cache
+def demo_semantic() -> semantic.Semantic:
+    """The demo company's semantic file."""
+    return semantic.load(SEMANTIC_FILE)
+
+
+@functools.cache
+def all_templates() -> Split:
+    """The repository's templates, split."""
+    return split(load())
+
+
+def make_prompt(rng: random.Random, *, vary_schema: bool = False) -> Prompt:
+    """A prompt variant: a random day, document titles, tools and order of tables.
+
+    With ``vary_schema`` (see ``schema_jitter``) columns are renamed or added; the fixture model
+    keeps the demo company's names.
+    """
+    del vary_schema
+    first, last = FIXTURE_TODAYS
+    today = first + datetime.timedelta(days=rng.randrange((last - first).days + 1))
+    if rng.random() < 0.15:
+        today = datetime.date(2024, 11, 15)
+    cards = list(demo_semantic().tables)
+    if rng.random() < 0.35:
+        rng.shuffle(cards)
+    if rng.random() < 0.25:
+        cards = [_shuffled_columns(rng, card) for card in cards]
+    titles = list(documents.titles())
+    if rng.random() < 0.6:
+        titles = rng.sample(titles, min(len(titles), rng.randint(2, 6)))
+        titles += [documents.invented_title(rng) for _ in range(rng.randint(0, 4))]
+        rng.shuffle(titles)
+    text = system_prompt(
+        semantic.Semantic(tuple(cards), demo_semantic().metrics), today, tuple(titles)
+    )
+    tools = list(schemas.ALL)
+    if rng.random() < 0.55:
+        optional = rng.sample((schemas.HTTP_API, schemas.REPORT), rng.randint(1, 2))
+        tools = [tool for tool in tools if tool not in optional]
+    return Prompt(text, tuple(tools), today)
+
+
+def demo_prompt(today: datetime.date, tools: tuple[ToolSchema, ...] | None = None) -> Prompt:
+    """The prompt of the demo: all tables, all documents, the three tools that work today."""
+    shown = tools or (schemas.SQL_QUERY, schemas.PYTHON_EXEC, schemas.SEARCH_DOCS)
+    return Prompt(system_prompt(demo_semantic(), today, documents.titles()), shown, today)
+
+
+def _shuffled_columns(rng: random.Random, card: semantic.TableCard) -> semantic.TableCard:
+    columns = list(card.columns)
+    rng.shuffle(columns)
+    return replace(card, columns=tuple(columns))
+
+
+class Sampler:
+    """Draws dialogs for prompts, from training templates or from held-out ones."""
+
+    def __init__(self, rng: random.Random, mode: Mode = "train", source: Split | None = None):
+        self._rng = rng
+        source = source or all_templates()
+        self._train = source.train
+        self._asked = source.train if mode == "train" else source.held_out
+
+    def dialog(self, prompt: Prompt, intents: tuple[str, ...] = ()) -> Dialog:
+        """One dialog; the last turn is of one of ``intents`` if any are named."""
+        rng = self._rng
+        follow = any(i.startswith("follow") for i in intents) if intents else (
+            rng.random() < FOLLOW_SHARE)  # fmt: skip
+        while True:
+            lang = "en" if rng.random() < ENGLISH_SHARE else "zh"
+            made = self._followed(prompt, lang, intents) if follow else (
+                self._single(prompt, lang, intents))  # fmt: skip
+            if made is not None:
+                return Dialog(made, lang)
+
+    def _single(
+        self, prompt: Prompt, lang: str, intents: tuple[str, ...]
+    ) -> tuple[Turn, ...] | None:
+        template = self._template(self._asked, prompt, lang, intents)
+        if template is None:
+            return None
+        last = turns.make(self._rng, template, prompt.today)
+        if not intents and self._rng.random() < HISTORY_SHARE:
+            other = self._template(self._train, prompt, lang, ())
+            if other is not None:
+                before = turns.make(self._rng, other, prompt.today)
+                if sum(len(call.content) for call in before.calls) < 300:
+                    return (before, last)
+        return (last,)
+
+    def _followed(
+        self, prompt: Prompt, lang: str, intents: tuple[str, ...]
+    ) -> tuple[Turn, ...] | None:
+        rng = self._rng
+        base = self._template(self._train, prompt, lang, followups.BASES)
+        if base is None:
+            return None
+        made = [turns.make(rng, base, prompt.today)]
+        for _ in range(2 if rng.random() < 0.25 else 1):
+            frame = made[-1].frame
+            choices = [t for (code, intent), group in self._asked.items()
+                       if code == lang and intent.startswith("follow")
+                       and (not intents or intent in intents) for t in _one_each(rng, group)
+                       if frame is not None and followups.fits(t, frame)]  # fmt: skip
+            if frame is None or not choices:
+                break
+            turn = followups.follow(rng, rng.choice(choices), frame, prompt.today)
+            if turn is None:
+                break
+            made.append(turn)
+        return tuple(made) if len(made) > 1 else None
+
+    def _template(
+        self, pool: dict[tuple[str, str], tuple[Template, ...]], prompt: Prompt, lang: str,
+        intents: tuple[str, ...],
+    ) -> Template | None:  # fmt: skip
+        names = {tool.name for tool in prompt.tools}
+        options = [
+            (intent, group)
+            for (code, intent), group in pool.items()
+            if code == lang
+            and intent in (intents or WEIGHTS)
+            and turns.TOOL_OF.get(intent, "sql_query") in names
+        ]
+        if not options:
+            return None
+        weights = [WEIGHTS[intent] for intent, _ in options]
+        return self._rng.choice(self._rng.choices(options, weights)[0][1])
+
+
+def _one_each(rng: random.Random, group: tuple[Template, ...]) -> list[Template]:
+    """A few templates of an intent: a plain one and one of each kind of edit."""
+    chosen = {t.tag: t for t in rng.sample(group, min(len(group), 12))}
+    return list(chosen.values())

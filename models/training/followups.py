@@ -1,0 +1,140 @@
+"""Follow-up questions: an edit of the last question's frame.
+
+Owns which edits make sense after which question. Knows nothing of SQL text.
+"""
+
+from __future__ import annotations
+
+import datetime
+import random
+from dataclasses import replace
+
+from models.training import lexicon, periods, sql
+from models.training.frames import Filler, Frame
+from models.training.templates import Template
+from models.training.turns import Turn, query_turn
+
+BASES = ("total", "top", "bottom", "group", "trend", "share")
+_ADDITIVE = ("销售额", "销量", "订单数")
+_CHARTS = {"bar": "bar", "line": "line", "share": "share", "none": "none"}
+
+
+def fits(template: Template, frame: Frame) -> bool:
+    """Whether this follow-up makes sense after this question."""
+    intent, tag = template.intent, template.tag
+    if frame.intent not in BASES or frame.dim2 or frame.values or frame.kind in ("peak", "low"):
+        return False
+    ranked = frame.intent in ("top", "bottom") and frame.limit > 1
+    rules = {
+        "follow_n": ranked,
+        "follow_chart": frame.intent not in ("total",) and (ranked or frame.limit == 0),
+        "follow_dim": frame.intent in ("total", "group", "trend", "top", "share"),
+    }
+    if not rules.get(intent, True):
+        return False
+    if tag in ("yoy", "mom"):
+        kinds = ("quarter", "month") if tag == "mom" else ("year", "quarter", "month", "half")
+        return frame.metric in _ADDITIVE and frame.period.kind in kinds and frame.intent in (
+            "total", "group")  # fmt: skip
+    if tag == "share":
+        return frame.intent == "group" and frame.metric in _ADDITIVE
+    if tag == "total":
+        return frame.intent in ("group", "trend", "share")
+    if intent in ("follow_scope",) and tag == "all":
+        return bool(frame.filters)
+    if intent == "follow_period" and tag == "all":
+        return frame.period.kind != "none"
+    return True
+
+
+def follow(
+    rng: random.Random, template: Template, last: Frame, today: datetime.date
+) -> Turn | None:
+    """The turn after ``last``, or None where the edit changes nothing."""
+    filler = Filler(template, rng, today)
+    filler.metric = last.metric
+    if last.intent == "trend":
+        filler.period_kinds = ("year", "quarter", "half", "years") if last.grain == "month" else (
+            "year", "years")  # fmt: skip
+        if last.grain == "year":
+            filler.period_kinds = ("years",)
+    elif template.intent == "follow_period":
+        filler.period_kinds = tuple(k for k in periods.Kind.__args__ if k != "none")
+    if "{value}" in template.text:
+        free = [c for c in ("region", "region", "category", "channel", "salesperson", "customer")
+                if c != last.dim]  # fmt: skip
+        used = [column for column, _ in last.filters if column in free]
+        filler.dim = rng.choice(used if used and rng.random() < 0.7 else free)
+    if "dim}" in template.text or "dims}" in template.text:
+        taken = {column for column, _ in last.filters} | {last.dim}
+        free = [c for c in lexicon.DIMS if c not in taken]
+        filler.dim = rng.choice(free)
+    question, asked = filler.fill()
+    chart: str | None = None
+    if template.intent == "follow_chart":
+        frame = last
+        chart = _CHARTS.get(template.tag) or sql.build(last).chart or "bar"
+    else:
+        edited = _edit(template, last, asked, filler)
+        if edited is None or edited == last:
+            return None
+        frame = edited
+    turn = query_turn(rng, question, replace(frame, lang=template.lang), chart)
+    return replace(turn, intent=template.intent)
+
+
+def _edit(template: Template, last: Frame, asked: Frame, filler: Filler) -> Frame | None:
+    tag = template.tag
+    match template.intent:
+        case "follow_scope":
+            if tag == "all":
+                return replace(last, filters=())
+            value = asked.values[0] if asked.values else ""
+            filters = dict(last.filters)
+            if filler.dim == "product_name":
+                filters.pop("category", None)
+            filters[filler.dim] = value
+            ordered = tuple((c, filters[c]) for c in lexicon.FILTER_ORDER if c in filters)
+            return replace(last, filters=ordered)
+        case "follow_metric":
+            if last.intent == "share" and asked.metric not in _ADDITIVE:
+                return None
+            return replace(last, metric=asked.metric)
+        case "follow_n":
+            return _ranking(tag, last, asked)
+        case "follow_period":
+            return replace(last, period=periods.NONE if tag == "all" else asked.period)
+        case "follow_dim":
+            return _breakdown(tag, last, asked, filler)
+    return None
+
+
+def _ranking(tag: str, last: Frame, asked: Frame) -> Frame:
+    if tag == "reverse":
+        return replace(last, intent="bottom" if last.intent == "top" else "top")
+    return replace(last, limit=1 if tag == "one" else asked.limit)
+
+
+def _breakdown(tag: str, last: Frame, asked: Frame, filler: Filler) -> Frame | None:
+    match tag:
+        case "grain" | "trend":
+            grain = filler.grain or "month"
+            fits = last.period.one_year or last.period.kind in ("none", "years")
+            if not fits or (
+                grain != "month" and last.period.kind in ("quarter", "month", "months")
+            ):
+                return None
+            if last.period.kind == "month":
+                return None
+            return replace(last, intent="trend", dim="", limit=0, grain=grain)
+        case "total":
+            return replace(last, intent="total", dim="", grain="", limit=0)
+        case "share":
+            return replace(last, intent="share")
+        case "yoy" | "mom":
+            return replace(last, intent=tag)
+        case "top":
+            return replace(last, intent="top", dim=asked.dim, grain="", limit=asked.limit)
+        case _:
+            intent = last.intent if last.intent in ("top", "share") else "group"
+            return replace(last, intent=intent, dim=asked.dim, grain="")
