@@ -97,6 +97,16 @@ class Processes:
             if status is not None:
                 raise ChildDiedError(child, status)
 
+    def end(self, name: str, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """SIGTERM to the child ``name`` alone, then SIGKILL; nothing when there is none."""
+        for child in [child for child in self._children if child.name == name]:
+            _signal_group(child, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.process.wait(timeout_s)
+            _signal_group(child, signal.SIGKILL)
+            child.process.wait()
+            self._children.remove(child)
+
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> list[str]:
         """SIGTERM to every group, a bounded wait, then SIGKILL; titles of those that needed it."""
         for child in reversed(self._children):

@@ -29,12 +29,16 @@ class UnknownUserError(Exception):
 
 @dataclass(frozen=True)
 class Exchange:
-    """One question and what came back. ``problem`` is "" when an answer arrived."""
+    """One question and what came back. ``problem`` is "" when an answer arrived.
+
+    ``elapsed_s`` runs from the callback to the last bubble; ``turn_id`` is "" without a turn.
+    """
 
     question: str
     replies: tuple[str, ...]
     elapsed_s: float
     problem: str = ""
+    turn_id: str = ""
 
 
 def find_employee(name: str) -> Employee:
@@ -86,7 +90,8 @@ class Player:
                 break
             time.sleep(POLL_S)
         replies = tuple(m["text"] for m in self._bubbles(sent["seq"]))
-        return Exchange(question, replies, time.monotonic() - started_s, problem)
+        elapsed_s = time.monotonic() - started_s
+        return Exchange(question, replies, elapsed_s, problem, self._turn_id(sent["msg_id"]))
 
     def _verdict(self, msg_id: str, seq: int) -> str | None:
         """None: wait on. "": answered. Else why there will be no answer."""
