@@ -52,6 +52,7 @@ class Qwen3MoeDecode:
     def __init__(self, model: Any, kv_cache: KVCache) -> None:
         config = model.config
         self._eps = float(config.rms_norm_eps)
+        self._eps_1x1 = torch.full((1, 1), self._eps)
         self._num_kv_heads = kv_cache.shape.num_kv_heads
         self._num_heads = int(config.num_attention_heads)
         self._head_dim = kv_cache.shape.head_dim
@@ -93,20 +94,27 @@ class Qwen3MoeDecode:
             index = torch.tensor(positions)
             hidden = self._embedding[torch.tensor(token_ids)]
             cos, sin = self._cos[index], self._sin[index]
-        width = (hidden.shape[1],)
         for number, layer in enumerate(self._layers):
-            normed = F.rms_norm(hidden, width, layer.input_norm, self._eps)
+            normed = self._rms_norm(hidden, layer.input_norm)
             attended = self._attention(number, layer, normed, (cos, sin), slots, positions)
             hidden = torch.addmm(hidden, attended, layer.o_proj)
             if layer.o_bias is not None:
                 hidden += layer.o_bias
-            normed = F.rms_norm(hidden, width, layer.post_norm, self._eps)
+            normed = self._rms_norm(hidden, layer.post_norm)
             if layer.routes:
                 _, topk_weights, topk_ids = layer.mlp.gate(normed)
                 hidden = hidden + layer.mlp.experts(normed, topk_ids, topk_weights)
             else:
                 hidden = hidden + layer.mlp(normed)
-        return F.rms_norm(hidden, width, self._norm, self._eps) @ self._head
+        return self._rms_norm(hidden, self._norm) @ self._head
+
+    def _rms_norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
+        """RMS norm of [batch, hidden_size]; one row takes half the time by a dot product."""
+        width = hidden.shape[1]
+        if hidden.shape[0] > 1:
+            return F.rms_norm(hidden, (width,), weight, self._eps)
+        mean_square = torch.addmm(self._eps_1x1, hidden, hidden.t(), alpha=1 / width)
+        return (hidden * weight).mul_(mean_square.rsqrt_())
 
     def _attention(
         self,
@@ -134,10 +142,10 @@ class Qwen3MoeDecode:
         all_keys, all_values = self._kv_cache.keys[number], self._kv_cache.values[number]
         for row, (slot, position) in enumerate(zip(slots, positions, strict=True)):
             keys, values = all_keys[slot], all_values[slot]
-            keys[:, position] = qk[row, heads:]
+            keys[:, :, position] = qk[row, heads:]
             values[:, position] = split[row, heads + kv_heads :]
             queries = qk[row, :heads].view(kv_heads, heads // kv_heads, dim)
-            scores = torch.bmm(queries, keys[:, : position + 1].transpose(1, 2))
+            scores = torch.bmm(queries, keys[:, :, : position + 1])
             mixed = torch.bmm(torch.softmax(scores, -1), values[:, : position + 1])
             outputs.append(mixed.view(1, heads * dim))
         return outputs[0] if batch == 1 else torch.cat(outputs)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -32,28 +33,43 @@ class OffloadedExperts(nn.Module):
         Returns [num_tokens, hidden] in the dtype of ``hidden_states``; inputs stay unmodified.
         """
         if hidden_states.shape[0] == 1:
-            weights = self.cache.fetch(self.layer, topk_ids[0].tolist())
-            products = [self._expert(hidden_states, *pair) for pair in weights]
-            return topk_weights @ torch.cat(products)
+            return self._forward_one(hidden_states, topk_ids, topk_weights)
         return self._forward_many(hidden_states, topk_ids, topk_weights)
+
+    def _forward_one(self, hidden_states: Tensor, topk_ids: Tensor, topk_weights: Tensor) -> Tensor:
+        """One token: the activation of its k experts in one go, the weighted sum in the last
+        products.
+        """
+        pairs = self.cache.fetch(self.layer, topk_ids[0].tolist())
+        gate_up = torch.cat([hidden_states @ gate_up_t for gate_up_t, _ in pairs])
+        gate = gate_up[:, : self._intermediate_size]
+        up = gate_up[:, self._intermediate_size :]
+        inner = self._act_fn(gate) * up * topk_weights.t()
+        output = inner[:1] @ pairs[0][1]
+        for row in range(1, len(pairs)):
+            output = torch.addmm(output, inner[row : row + 1], pairs[row][1])
+        return output
 
     def _forward_many(
         self, hidden_states: Tensor, topk_ids: Tensor, topk_weights: Tensor
     ) -> Tensor:
         num_tokens, k = topk_ids.shape
-        sorted_ids, order = torch.sort(topk_ids.flatten(), stable=True)
-        experts, counts = torch.unique_consecutive(sorted_ids, return_counts=True)
-        ends = torch.cumsum(counts, 0).tolist()
-        starts = [0, *ends[:-1]]
-        rows = dict(zip(experts.tolist(), zip(starts, ends, strict=True), strict=True))
-        inputs = hidden_states[order // k]
+        pair_ids = topk_ids.numpy().ravel()
+        order = np.argsort(pair_ids, kind="stable")
+        experts, starts = np.unique(pair_ids[order], return_index=True)
+        bounds = [*starts.tolist(), len(order)]
+        rows = {
+            expert: (bounds[index], bounds[index + 1])
+            for index, expert in enumerate(experts.tolist())
+        }
+        inputs = hidden_states[torch.from_numpy(order // k)]
         products = torch.empty_like(inputs)
         for wave in self.cache.waves(self.layer, list(rows)):
             for expert, pair in zip(wave, self.cache.fetch(self.layer, wave), strict=True):
                 start, end = rows[expert]
                 products[start:end] = self._expert(inputs[start:end], *pair)
         by_token = torch.empty_like(products)
-        by_token[order] = products
+        by_token[torch.from_numpy(order)] = products
         return torch.bmm(topk_weights.unsqueeze(1), by_token.view(num_tokens, k, -1)).squeeze(1)
 
     def _expert(self, inputs: Tensor, gate_up_t: Tensor, down_t: Tensor) -> Tensor:

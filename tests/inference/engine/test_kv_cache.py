@@ -36,9 +36,9 @@ def test_the_longest_common_prefix_is_copied() -> None:
     prefix_cache.store([1, 2, 3, 4, 5, 6, 7], 0)
     fill(kv_cache, 1, 0.0)
     assert prefix_cache.restore([1, 2, 3, 4, 5, 6, 8, 8], 1) == 6
-    assert kv_cache.keys[1][1][:, :6].eq(2.0).all()
+    assert kv_cache.keys[1][1][:, :, :6].eq(2.0).all()
     assert kv_cache.values[1][1][:, :6].eq(-2.0).all()
-    assert kv_cache.keys[1][1][:, 6:].eq(0.0).all()
+    assert kv_cache.keys[1][1][:, :, 6:].eq(0.0).all()
 
 
 def test_an_entry_is_a_copy_that_later_steps_do_not_touch() -> None:
@@ -49,7 +49,7 @@ def test_an_entry_is_a_copy_that_later_steps_do_not_touch() -> None:
     prefix_cache.restore([1, 2, 3, 4, 5, 6], 1)
     fill(kv_cache, 1, 8.0)
     assert prefix_cache.restore([1, 2, 3, 4, 5, 6], 2) == 5
-    assert kv_cache.keys[0][2][:, :5].eq(1.0).all()
+    assert kv_cache.keys[0][2][:, :, :5].eq(1.0).all()
 
 
 def test_the_last_prompt_token_is_always_computed() -> None:
