@@ -66,8 +66,7 @@ def read_dense(source: Path, config: dict[str, Any]) -> dict[str, Tensor]:
 
 
 def _autoawq() -> Dequantize:
-    with warnings.catch_warnings():  # its farewell message, and the filter it sets
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(record=True):  # its farewell message, and the filter it sets
         from awq.utils.packing_utils import dequantize_gemm
     function: Dequantize = dequantize_gemm
     return function

@@ -19,8 +19,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from inference.checkpoint import awq, int4
 from inference.checkpoint import format as layout
-from inference.checkpoint import int4
 from inference.errors import (
     ArchitectureError,
     ConfigMismatchError,
@@ -50,7 +50,7 @@ class ExportReport:
 
 
 def convert(source: Path, out_dir: Path, *, group_size: int = 32) -> ExportReport:
-    """Convert the stock checkpoint folder ``source`` into ``out_dir``.
+    """Convert the checkpoint folder ``source``, stock or AWQ, into ``out_dir``.
 
     Tokenizer, chat template and generation config are copied. Raises ``CheckpointError``.
     """
@@ -63,19 +63,51 @@ def convert(source: Path, out_dir: Path, *, group_size: int = 32) -> ExportRepor
         )
     if not any(source.glob("*.safetensors")):
         raise MissingFileError(source, "no .safetensors file", "download the weights again")
-    from transformers import Qwen3MoeForCausalLM
-
-    try:
-        model = Qwen3MoeForCausalLM.from_pretrained(source, dtype=torch.float32)
-    except (OSError, RuntimeError, ValueError) as error:
-        raise DamagedFileError(
-            source, f"transformers cannot load it ({error})", "download the weights again"
-        ) from error
+    model = _from_awq(source, config) if awq.is_awq(config) else _from_stock(source)
     report = export_model(model, out_dir, group_size=group_size)
     for name in _SIDE_FILES:
         if (source / name).is_file():
             shutil.copyfile(source / name, out_dir / name)
     return report
+
+
+def _from_stock(source: Path) -> nn.Module:
+    from transformers import Qwen3MoeForCausalLM
+
+    try:
+        model: nn.Module = Qwen3MoeForCausalLM.from_pretrained(source, dtype=torch.float32)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise DamagedFileError(
+            source, f"transformers cannot load it ({error})", "download the weights again"
+        ) from error
+    return model
+
+
+def _from_awq(source: Path, config: dict[str, Any]) -> nn.Module:
+    """The dense model of an AWQ folder: transformers 5 would leave its experts random."""
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    stock = {key: value for key, value in config.items() if key != "quantization_config"}
+    model: Any = Qwen3MoeForCausalLM._from_config(
+        Qwen3MoeConfig.from_dict(stock), dtype=torch.float32
+    )
+    try:
+        loaded = model.load_state_dict(awq.read_dense(source, config), strict=False, assign=True)
+    except RuntimeError as error:
+        raise ConfigMismatchError(
+            source / layout.CONFIG_FILE, f"shapes disagree ({error})", "download the folder again"
+        ) from error
+    tied = {"lm_head.weight"} if config.get("tie_word_embeddings") else set()
+    wrong = sorted({*loaded.missing_keys, *loaded.unexpected_keys} - tied)
+    if wrong:
+        raise ConfigMismatchError(
+            source / layout.CONFIG_FILE,
+            f"{len(wrong)} tensors are missing or unknown, {wrong[0]} among them",
+            "download the folder again",
+        )
+    model.tie_weights()
+    module: nn.Module = model
+    return module
 
 
 def export_model(model: nn.Module, out_dir: Path, *, group_size: int = 32) -> ExportReport:
