@@ -28,7 +28,7 @@ class Passage:
 
 _RULE_SUBJECTS = tuple(
     word
-    for word in (
+    for word in (  # noqa: SIM905
         "年假 病假 婚假 产假 陪产假 丧假 事假 调休 育儿假 加班 迟到 早退 打卡 "
         "远程办公 差旅 住宿 机票 高铁 打车 餐补 通讯费 招待费 培训费 报销 借款 "
         "发票 预付款 采购 合同 印章 付款 固定资产 电脑领用 门禁卡 工牌 停车 会议室 "
@@ -40,9 +40,18 @@ _RULE_SUBJECTS = tuple(
     ).split(" ")
     if word
 )
+EN_SUBJECTS = {
+    "annual leave": "年假", "sick leave": "病假", "marriage leave": "婚假", "maternity leave": "产假",  # noqa: E501
+    "overtime": "加班", "working from home": "远程办公", "expenses": "报销", "travel": "差旅",
+    "hotel": "住宿", "taxi": "打车", "invoices": "发票", "passwords": "密码", "refunds": "退款",
+    "returns": "退货", "probation": "试用期", "resignation": "离职", "being late": "迟到",
+    "meal allowance": "餐补", "bonus": "年终奖", "discounts": "折扣", "credit terms": "账期",
+    "shuttle bus": "班车", "visitors": "访客", "contracts": "合同", "purchasing": "采购",
+    "training": "培训费", "backups": "备份", "promotion": "晋升", "demo units": "样机",
+}  # fmt: skip
 _MANUAL_SUBJECTS = tuple(
     word
-    for word in (
+    for word in (  # noqa: SIM905
         "保修期 续航 充电 电池 防水 屏幕 重量 尺寸 接口 内存 存储 系统升级 "
         "恢复出厂 配对 重启 清洗 滤网 噪声 能效 安装 移机 故障代码 温度 耗电 容量 "
         "音质 降噪 信号 摄像头 指纹 触控笔 键盘背光 散热 风速 水压 漏水 "
@@ -127,32 +136,41 @@ def invented_title(rng: random.Random) -> str:
     return rng.choice(_TITLES).format(a=area)
 
 
-def invented(rng: random.Random) -> tuple[Passage, str]:
-    """A passage, and the subject people ask about."""
-    numbers = {
+def _numbers(rng: random.Random) -> dict[str, object]:
+    amounts = (50, 80, 100, 150, 200, 300, 500, 800, 1000, rng.randint(20, 9999))
+    return {
         "n": rng.randint(1, 30), "k": rng.randint(2, 60), "j": rng.randint(10, 99),
-        "m": rng.choice((50, 80, 100, 150, 200, 300, 500, 800, 1000, rng.randint(20, 9999))),
-        "m2": rng.randint(1, 99) * 1000, "c": rng.randint(10, 99), "u": rng.choice("年月周"),
-        "v": rng.choice(_UNITS), "p": rng.choice(_PEOPLE),
+        "m": rng.choice(amounts), "m2": rng.randint(1, 99) * 1000, "c": rng.randint(10, 99),
+        "u": rng.choice("年月周"), "v": rng.choice(_UNITS), "p": rng.choice(_PEOPLE),
     }  # fmt: skip
+
+
+def _rule(rng: random.Random, subject: str) -> tuple[Passage, str]:
+    aspect = rng.choice(_ASPECTS)
+    text = rng.choice(_RULES).format(s=subject, **_numbers(rng))
+    topic = subject + rng.choice(("", aspect))
+    return Passage(invented_title(rng), subject + aspect, text), topic
+
+
+def invented(rng: random.Random, lang: str = "zh") -> tuple[Passage, str]:
+    """A passage, and the subject people ask about."""
+    if lang == "en" and rng.random() < 0.7:
+        said = rng.choice(tuple(EN_SUBJECTS))
+        return _rule(rng, EN_SUBJECTS[said])[0], said
     if rng.random() < 0.35:
-        product = lexicon.product(rng)
-        subject = rng.choice(_MANUAL_SUBJECTS)
-        text = rng.choice(_FACTS).format(s=subject, t=product, **numbers)
-        return Passage(
-            f"{product}手册", subject, text
-        ), f"{product}{rng.choice(('的', ''))}{subject}"
-    subject = rng.choice(_RULE_SUBJECTS)
+        product, subject = lexicon.product(rng), rng.choice(_MANUAL_SUBJECTS)
+        text = rng.choice(_FACTS).format(s=subject, t=product, **_numbers(rng))
+        topic = f"{product}{rng.choice(('的', ''))}{subject}"
+        return Passage(f"{product}手册", subject, text), topic
+    subject = rng.choice(_RULE_SUBJECTS + lexicon.words("topics", "zh"))
     if rng.random() < 0.12:
         subject = rng.choice(lexicon.HANZI) + rng.choice(lexicon.HANZI) + rng.choice("假费证险金卡")
-    aspect = rng.choice(_ASPECTS)
-    text = rng.choice(_RULES).format(s=subject, **numbers)
-    return Passage(invented_title(rng), subject + aspect, text), subject + rng.choice(("", aspect))
+    return _rule(rng, subject)
 
 
-def asked(rng: random.Random) -> tuple[Passage, str]:
+def asked(rng: random.Random, lang: str = "zh") -> tuple[Passage, str]:
     """A passage and the topic of a question that it answers."""
-    if rng.random() < 0.3 and demo():
+    if lang == "zh" and rng.random() < 0.3 and demo():
         passage = rng.choice(demo())
         topic = passage.section
         if passage.title.endswith("手册") and passage.title[:2] not in topic:
@@ -160,7 +178,7 @@ def asked(rng: random.Random) -> tuple[Passage, str]:
         return passage, rng.choice(
             (topic, topic, re.sub("(天数|标准|使用|申请)$", "", topic) or topic)
         )
-    return invented(rng)
+    return invented(rng, lang)
 
 
 def found(rng: random.Random, right: Passage) -> str:

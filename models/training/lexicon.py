@@ -6,9 +6,10 @@ of templates and SQL structure.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -214,8 +215,23 @@ def city(rng: random.Random) -> str:
     return _pair(rng, _CITIES)
 
 
+_real_names: dict[str, tuple[str, ...]] = {}
+
+
+@contextlib.contextmanager
+def real_names(names: Mapping[str, tuple[str, ...]]) -> Iterator[None]:
+    """Within the block, members of these columns are drawn from ``names``: for evaluation."""
+    _real_names.update(names)
+    try:
+        yield
+    finally:
+        _real_names.clear()
+
+
 def member(rng: random.Random, column: str) -> str:
     """A value that the column may hold."""
+    if column in _real_names:
+        return rng.choice(_real_names[column])
     if column in VALUES:
         return rng.choice(tuple(VALUES[column]))
     if column in _FIXED:
@@ -236,6 +252,14 @@ def _more(section: str, key: str, lang: str) -> tuple[Any, ...]:
     entry = _extra().get(section, {}).get(key, {})
     found = entry.get(lang, ()) if isinstance(entry, Mapping) else ()
     return tuple(found)
+
+
+@functools.cache
+def words(section: str, lang: str) -> tuple[str, ...]:
+    """A plain list of lexicon.yaml, such as topics or prefixes; empty where there is none."""
+    entry = _extra().get(section, {})
+    found = entry.get(lang, ()) if isinstance(entry, Mapping) else ()
+    return tuple(word for word in found if isinstance(word, str))
 
 
 @functools.cache

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import random
 
+from models.training import lexicon
+
 _ZH_BEFORE = (
     "请问", "请问一下", "帮我看看", "帮我查下", "麻烦", "你好，", "您好，", "@胡同 ", "@胡同", "胡同，", "在吗，",  # noqa: E501
     "老板要，", "急，", "那个，", "对了，", "辛苦，", "hi，", "小胡，", "嗨，", "再问下，", "想问问，",  # noqa: E501
@@ -40,9 +42,9 @@ def disturb(rng: random.Random, text: str, lang: str, *, verbatim: bool) -> str:
         return text
     before, after = (_ZH_BEFORE, _ZH_AFTER) if lang == "zh" else (_EN_BEFORE, _EN_AFTER)
     if rng.random() < 0.4:
-        text = rng.choice(before) + text
+        text = rng.choice(before + lexicon.words("prefixes", lang)) + text
     if rng.random() < 0.5 and text[-1:] not in "？?。！":
-        text += rng.choice(after)
+        text += rng.choice(after + lexicon.words("suffixes", lang))
     if not verbatim:
         text = _retyped(rng, text, lang)
     if rng.random() < 0.03:

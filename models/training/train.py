@@ -160,7 +160,7 @@ class Trainer:
 
     def progress(self, step: int) -> float:
         """0 to 1, by time or by steps, whichever is further."""
-        reserve_s = min(20.0 if self.run.device == "cuda" else 8.0, self.run.minutes * 60 * 0.2)
+        reserve_s = min(25.0 if self.run.device == "cuda" else 8.0, self.run.minutes * 60 * 0.2)
         by_time = self.elapsed_s / (self.run.minutes * 60 - reserve_s)
         by_steps = step / self.run.steps if self.run.steps else 0.0
         return max(by_time, by_steps)
@@ -242,6 +242,7 @@ class Trainer:
         torch.save(self.stock.state_dict(), folder / f"{name}.pt")
 
     def _finish(self, step: int) -> None:
+        self._checkpoint("final")
         stock = self.stock.to("cpu").float()
         before = self.curve[-1]
         report = export.export(stock, self.tokenizer, self.run.out)

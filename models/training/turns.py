@@ -172,7 +172,7 @@ def _steps(frame: Frame) -> str:
 
 def _document(rng: random.Random, filler: Filler) -> Turn:
     lang = filler.lang
-    passage, topic = documents.asked(rng)
+    passage, topic = documents.asked(rng, lang)
     question, _ = filler.fill()
     spot = filler.template.choose(rng).replace("{topic}", topic)
     question = tidy(spot, lang)
