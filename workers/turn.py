@@ -22,7 +22,8 @@ from app.store.inbox import Inbox
 from app.store.lease import Lease, Leases
 from app.store.sessions import Sessions
 from app.store.turns import Finish, Turn, Turns
-from app.wecom.reply import split_text
+from app.wecom.markdown import to_text
+from app.wecom.reply import marked_parts
 from inference.errors import InferenceError
 from inference.protocol import Message
 from workers import replies
@@ -201,12 +202,12 @@ class TurnRunner:
             on_step=on_step,
         )
         fallback = replies.TIMEOUT if result.status == "timeout" else _failed_text(turn)
-        text = result.text if result.text.strip() else fallback
+        text = to_text(result.text).strip() or fallback
         messages = [to_json(message) for message in result.messages]
         return Finish(
             status="done" if result.status == "ok" else "failed",
             answer=text,
-            parts=tuple(split_text(text)),
+            parts=tuple(marked_parts(text)),
             steps=_steps_json(result.steps or steps),
             error="" if result.status == "ok" else result.status,
             session_document=_json(messages) if messages else "",
@@ -262,7 +263,7 @@ def _said(
     return Finish(
         status=status,  # type: ignore[arg-type]
         answer=text,
-        parts=tuple(split_text(text)),
+        parts=tuple(marked_parts(text)),
         steps=steps,
         error=error,
         forget_session=forget_session,
