@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import TypeAlias
 
 _ENCRYPT = re.compile(r"<Encrypt>\s*(?:<!\[CDATA\[)?([A-Za-z0-9+/=\s]+?)(?:\]\]>)?\s*</Encrypt>")
+
+Value: TypeAlias = "str | int | float | Mapping[str, Value]"
+Fields: TypeAlias = Mapping[str, Value]
 
 KIND_TITLES: Mapping[str, str] = {
     "text": "文本",
@@ -21,7 +25,7 @@ KIND_TITLES: Mapping[str, str] = {
 }
 
 # Fields of the inbound kinds besides text, with sample values (document 90239).
-KINDS: Mapping[str, Mapping[str, str | int | float]] = {
+KINDS: Mapping[str, Fields] = {
     "image": {"PicUrl": "http://127.0.0.1/sample.png", "MediaId": "sample-image"},
     "voice": {"MediaId": "sample-voice", "Format": "amr"},
     "video": {"MediaId": "sample-video", "ThumbMediaId": "sample-thumb"},
@@ -42,14 +46,46 @@ KINDS: Mapping[str, Mapping[str, str | int | float]] = {
 }
 
 
-def element(name: str, value: str | int | float) -> str:
-    """One element; text goes into CDATA, numbers stay bare."""
+# Fields of the events besides Event and EventKey (document 90240).
+EVENTS: Mapping[str, Fields] = {
+    "subscribe": {},
+    "unsubscribe": {},
+    "enter_agent": {},
+    "LOCATION": {"Latitude": 31.2304, "Longitude": 121.4737, "Precision": 65, "AppType": "wxwork"},
+    "click": {},
+    "view": {},
+    "scancode_push": {"ScanCodeInfo": {"ScanType": "qrcode", "ScanResult": "1"}},
+    "scancode_waitmsg": {"ScanCodeInfo": {"ScanType": "qrcode", "ScanResult": "2"}},
+    "pic_sysphoto": {"SendPicsInfo": {"Count": 1}},
+    "pic_photo_or_album": {"SendPicsInfo": {"Count": 1}},
+    "pic_weixin": {"SendPicsInfo": {"Count": 1}},
+    "location_select": {
+        "SendLocationInfo": {"Location_X": 31.2304, "Location_Y": 121.4737, "Label": "上海"}
+    },
+    "template_card_event": {
+        "TaskId": "task-1",
+        "CardType": "button_interaction",
+        "ResponseCode": "",
+    },
+    "template_card_menu_event": {"TaskId": "task-1", "CardType": "text_notice"},
+    "batch_job_result": {"BatchJob": {"JobId": "job-1", "JobType": "sync_user", "ErrCode": 0}},
+    "sys_approval_change": {"ApprovalInfo": {"SpNo": "202211150018", "SpStatus": 1}},
+    "change_contact": {"ChangeType": "update_user", "UserID": "WangFang"},
+    "kf_msg_or_event": {"Token": "sample-token", "OpenKfId": "sample-kf"},
+}
+
+
+def element(name: str, value: Value) -> str:
+    """One element; text goes into CDATA, numbers stay bare, mappings become children."""
+    if isinstance(value, Mapping):
+        children = "".join(element(child, inner) for child, inner in value.items())
+        return f"<{name}>{children}</{name}>"
     if isinstance(value, str):
         value = "<![CDATA[" + value.replace("]]>", "]]]]><![CDATA[>") + "]]>"
     return f"<{name}>{value}</{name}>"
 
 
-def document(fields: Mapping[str, str | int | float]) -> bytes:
+def document(fields: Fields) -> bytes:
     """``<xml>`` with the given children, in order, UTF-8."""
     children = "".join(element(name, value) for name, value in fields.items())
     return f"<xml>{children}</xml>".encode("utf-8", "surrogatepass")

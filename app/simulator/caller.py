@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import requests
@@ -22,6 +22,7 @@ from app.simulator.crypto import (
     signature,
     signature_matches,
 )
+from app.simulator.faults import CALLBACK, FaultScript
 
 TIMEOUT_S = 5.0
 VERIFY_TIMEOUT_S = 1.0
@@ -36,11 +37,13 @@ class Attempt:
     status: int
     elapsed_ms: float
     error: str = ""
+    lost: bool = False
+    """By script: the answer was given but never reached the service."""
 
     @property
     def ok(self) -> bool:
         """The service takes HTTP 200 as received, anything else as a failure."""
-        return self.status == 200
+        return self.status == 200 and not self.lost
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,11 @@ class Delivery:
     def ok(self) -> bool:
         """Whether the last attempt was taken."""
         return self.attempts[-1].ok
+
+    @property
+    def acknowledged(self) -> bool:
+        """Whether the app answered 200 at all, even if the service never saw it."""
+        return any(attempt.status == 200 for attempt in self.attempts)
 
 
 @dataclass(frozen=True)
@@ -88,6 +96,7 @@ class Caller:
         callback_url: str,
         conversations: Conversations,
         clock: Callable[[], float],
+        faults: FaultScript,
         *,
         timeout_s: float = TIMEOUT_S,
         retry_pause_s: float = 1.0,
@@ -96,27 +105,29 @@ class Caller:
         self._corp = corp
         self._conversations = conversations
         self._clock = clock
+        self._faults = faults
         self._timeout_s = timeout_s
         self._retry_pause_s = retry_pause_s
         self._cipher = CallbackCipher(corp.encoding_aes_key, corp.corp_id)
         self._ids = MessageIds()
 
-    def message_xml(
-        self, user_id: str, fields: Mapping[str, str | int | float], *, kind: str
-    ) -> tuple[str, bytes]:
+    def message_xml(self, user_id: str, fields: xml.Fields, *, kind: str) -> tuple[str, bytes]:
         """MsgId and plaintext of a message of ``kind`` from ``user_id``."""
         msg_id = self._ids.next()
         return str(msg_id), xml.document(
             {**self._head(user_id, kind), **fields, "MsgId": msg_id, "AgentID": self._corp.agent_id}
         )
 
-    def event_xml(self, user_id: str, event: str, event_key: str = "") -> bytes:
+    def event_xml(
+        self, user_id: str, event: str, event_key: str = "", fields: xml.Fields | None = None
+    ) -> bytes:
         """Plaintext of an event; events carry no MsgId."""
         return xml.document(
             {
                 **self._head(user_id, "event"),
                 "Event": event,
                 "EventKey": event_key,
+                **(fields or {}),
                 "AgentID": self._corp.agent_id,
             }
         )
@@ -141,7 +152,7 @@ class Caller:
         attempts: list[Attempt] = []
         reply = ""
         for number in range(1, RETRIES + 2):
-            attempt, body = self._post(plain)
+            attempt, body = self.post(*self.envelope(plain))
             attempts.append(attempt)
             self._conversations.log(
                 "out",
@@ -174,7 +185,7 @@ class Caller:
         )
         return result
 
-    def _head(self, user_id: str, kind: str) -> dict[str, str | int | float]:
+    def _head(self, user_id: str, kind: str) -> dict[str, xml.Value]:
         return {
             "ToUserName": self._corp.corp_id,
             "FromUserName": user_id,
@@ -191,8 +202,8 @@ class Caller:
             "nonce": nonce,
         }
 
-    def _post(self, plain: bytes) -> tuple[Attempt, bytes]:
-        query, body = self.envelope(plain)
+    def post(self, query: dict[str, str], body: bytes) -> tuple[Attempt, bytes]:
+        """One POST as it is, and the body of the answer."""
         started = time.monotonic()
         try:
             status, answer = self._request("POST", query, body, self._timeout_s)
@@ -202,7 +213,8 @@ class Caller:
         except requests.RequestException as failure:
             error = f"连接失败：{type(failure).__name__}"
             return Attempt(0, _ms_since(started), error), b""
-        return Attempt(status, _ms_since(started)), answer
+        lost = status == 200 and self._faults.take(CALLBACK) is not None
+        return Attempt(status, _ms_since(started), lost=lost), answer
 
     def _request(
         self, method: str, query: dict[str, str], body: bytes | None, timeout_s: float
@@ -251,6 +263,8 @@ def _ms_since(started: float) -> float:
 
 def _describe(attempt: Attempt) -> str:
     result = f"HTTP {attempt.status}" if attempt.status else attempt.error
+    if attempt.lost:
+        result += "，回答在路上丢了"
     return f"{result}（{attempt.elapsed_ms:.0f} 毫秒）"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -50,5 +51,14 @@ class Corp:
 
     def employee(self, user_id: str) -> Employee | None:
         """The member with that id; ids are compared without case, as the service does."""
-        lowered = user_id.lower()
-        return next((e for e in self.employees if e.user_id.lower() == lowered), None)
+        return self._by_id.get(user_id.lower())
+
+    @cached_property
+    def departments(self) -> dict[str, int]:
+        """Names and ids of the departments; 1 is the company itself."""
+        names = dict.fromkeys(e.department for e in self.employees)
+        return {name: number for number, name in enumerate(names, start=2)}
+
+    @cached_property
+    def _by_id(self) -> dict[str, Employee]:
+        return {e.user_id.lower(): e for e in self.employees}

@@ -7,6 +7,11 @@
 | GET /sim/stream | events since ``Last-Event-ID`` or ``?after=``, as server-sent events |
 | POST /sim/messages | {user, text, kind?, wait?}: an employee sends; answers {msg_id, seq} |
 | POST /sim/events | {user, event, event_key?}: an event such as enter_agent |
+| POST /sim/approvals | {count}: that many approval events of one second |
+| POST /sim/press | {user, msg_id, card, key}: a button of a template card |
+| GET, POST, DELETE /sim/faults | the rules in force; add {api, kind, value?, times?, probability?} |
+| GET, POST /sim/trusted-ips | {ips: [...]} or {ips: null}: 企业可信IP |
+| GET, POST /sim/pathological | the names; {name}: what the app answers to it |
 | GET /sim/conversations/<user> | bubbles after ``?after=``, waiting up to ``?wait_s=`` |
 | GET /sim/log | log lines after ``?after=`` |
 | POST /sim/verify | the console's URL check |
@@ -23,8 +28,10 @@ from typing import Any
 
 from flask import Blueprint, Response, jsonify, render_template, request
 
-from app.simulator.conversations import ChatMessage, DeliveryState, Event, LogLine
+from app.simulator import callback_xml, pathological
+from app.simulator.conversations import Change, ChatMessage, DeliveryState, Event, LogLine
 from app.simulator.corp import EXAMPLES
+from app.simulator.faults import Fault, FaultError
 from app.simulator.service import (
     MAX_TYPED_BYTES,
     Simulator,
@@ -34,10 +41,12 @@ from app.simulator.service import (
 
 KEEP_ALIVE_S = 15.0
 MAX_WAIT_S = 60.0
+MAX_APPROVALS = 50
 JsonAnswer = Response | tuple[Response, int]
 
 _EVENT_NAMES: dict[type[Event], str] = {
     ChatMessage: "message",
+    Change: "change",
     DeliveryState: "delivery",
     LogLine: "log",
 }
@@ -74,6 +83,8 @@ def blueprint(simulator: Simulator) -> Blueprint:
             app=corp.app_name,
             employees=[dataclasses.asdict(e) for e in corp.employees],
             examples=EXAMPLES,
+            kinds=dict(callback_xml.KIND_TITLES),
+            events=sorted(callback_xml.EVENTS),
         )
 
     @routes.post("/sim/messages")
@@ -141,7 +152,86 @@ def blueprint(simulator: Simulator) -> Blueprint:
         simulator.tokens.expire_now()
         return jsonify(ok=True)
 
+    _fault_routes(routes, simulator)
     return routes
+
+
+def _fault_routes(routes: Blueprint, simulator: Simulator) -> None:
+    """Everything that makes the service misbehave."""
+
+    @routes.get("/sim/faults")
+    def faults() -> Response:
+        rules = [dataclasses.asdict(rule) for rule in simulator.faults.rules]
+        return jsonify(rules=rules, hits=simulator.faults.hits)
+
+    @routes.post("/sim/faults")
+    def add_fault() -> JsonAnswer:
+        fields = _fields()
+        known = {field.name for field in dataclasses.fields(Fault)}
+        try:
+            fault = Fault(**{name: value for name, value in fields.items() if name in known})
+            simulator.faults.add(fault)
+        except (FaultError, TypeError) as error:
+            return _problem(HTTPStatus.BAD_REQUEST, f"没有加上：{error}")
+        return faults()
+
+    @routes.delete("/sim/faults")
+    def clear_faults() -> Response:
+        simulator.faults.clear()
+        return faults()
+
+    @routes.get("/sim/trusted-ips")
+    def trusted() -> Response:
+        ips = simulator.trusted_ips
+        return jsonify(ips=None if ips is None else sorted(ips))
+
+    @routes.post("/sim/trusted-ips")
+    def trust() -> JsonAnswer:
+        ips = _fields().get("ips")
+        if ips is not None and not (
+            isinstance(ips, list) and all(isinstance(ip, str) for ip in ips)
+        ):
+            return _problem(HTTPStatus.BAD_REQUEST, "需要 JSON：{ips: [地址, …]} 或 {ips: null}")
+        simulator.trusted_ips = None if ips is None else frozenset(ips)
+        return trusted()
+
+    @routes.post("/sim/approvals")
+    def approvals() -> JsonAnswer:
+        count = _fields().get("count", 2)
+        if not isinstance(count, int) or not 1 <= count <= MAX_APPROVALS:
+            return _problem(HTTPStatus.BAD_REQUEST, f"count 是 1 到 {MAX_APPROVALS}")
+        for delivering in simulator.approvals(count):
+            delivering.join()
+        return jsonify(ok=True)
+
+    @routes.post("/sim/press")
+    def press() -> JsonAnswer:
+        fields = {name: str(_fields().get(name, "")) for name in ("user", "msg_id", "card", "key")}
+        try:
+            simulator.press_button(
+                fields["user"], fields["msg_id"], fields["card"], fields["key"]
+            ).join()
+        except UnknownEmployeeError:
+            return _problem(HTTPStatus.NOT_FOUND, "没有这位员工")
+        except ValueError:
+            return _problem(HTTPStatus.BAD_REQUEST, "card 不是 JSON 对象")
+        return jsonify(ok=True), HTTPStatus.ACCEPTED
+
+    @routes.get("/sim/pathological")
+    def pathological_names() -> Response:
+        cases = pathological.CASES.items()
+        return jsonify(cases=[{"name": name, "title": case.title} for name, case in cases])
+
+    @routes.post("/sim/pathological")
+    def try_pathological() -> JsonAnswer:
+        name = str(_fields().get("name", ""))
+        if name not in pathological.CASES:
+            return _problem(HTTPStatus.NOT_FOUND, "没有这种请求")
+        verdict = pathological.try_case(name, simulator.caller, simulator.corp)
+        simulator.conversations.log(
+            "out", f"异常请求：{verdict.title}", f"HTTP {verdict.status}", ok=verdict.ok
+        )
+        return jsonify(**dataclasses.asdict(verdict), ok=verdict.ok)
 
 
 def _stream(simulator: Simulator, after: int) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Access tokens as gettoken gives them: one per app, the same until it expires.
 
-Knows the credentials and a clock; no HTTP.
+Knows a clock; neither credentials nor HTTP.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-
-from app.simulator.corp import Corp
 
 LIFETIME_S = 7200
 
@@ -36,9 +34,9 @@ class IssuedToken:
 class AccessTokens:
     """Issues and checks the token of the one app."""
 
-    def __init__(self, corp: Corp, clock: Callable[[], float]) -> None:
-        self._corp = corp
+    def __init__(self, clock: Callable[[], float], lifetime_s: float = LIFETIME_S) -> None:
         self._clock = clock
+        self.lifetime_s = lifetime_s
         self._lock = threading.Lock()
         self._current = ""
         self._expires_at_s = 0.0
@@ -53,9 +51,9 @@ class AccessTokens:
                 if self._current:
                     self._ended.add(self._current)
                 self._current = secrets.token_urlsafe(48)
-                self._expires_at_s = now_s + LIFETIME_S
+                self._expires_at_s = now_s + self.lifetime_s
                 self.issued += 1
-            return IssuedToken(self._current, int(self._expires_at_s - now_s))
+            return IssuedToken(self._current, max(1, int(self._expires_at_s - now_s)))
 
     def check(self, access_token: str) -> TokenVerdict:
         """Which errcode, if any, a request with ``access_token`` earns."""

@@ -21,6 +21,12 @@ class _QuietHandler(WSGIRequestHandler):
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
         """Nothing: the log drawer shows what matters."""
 
+    def connection_dropped(
+        self, error: BaseException, environ: dict[str, object] | None = None
+    ) -> None:
+        """Also after a fault that cut the connection: nothing more can be read from it."""
+        self.close_connection = True
+
 
 def create_simulator(simulator: Simulator) -> Flask:
     """Flask app with the service's API and the chat page."""
