@@ -34,25 +34,25 @@ def create_app(
     from app import admin, callback, ops
     from app.boundary import register
     from app.dispatch import Dispatcher, make_celery
-    from app.store.inbox import Inbox
+    from app.intake import Intake, IntakeLimits
     from app.store.server import connect
     from app.store.turns import Turns
     from app.wecom.crypto import WeComCrypto
 
     client = redis_client or connect(settings.redis_url, timeout_s=_REDIS_TIMEOUT_S)
     dispatcher = Dispatcher(celery_app or make_celery(settings.redis_url))
-    inbox = Inbox(client)
+    limits = IntakeLimits(settings.user_rate_per_min, settings.max_queued)
+    intake = Intake(client, dispatcher.wake, dispatcher.deliver, limits=limits)
     crypto = WeComCrypto(
         settings.wecom_token, settings.wecom_encoding_aes_key, settings.wecom_corp_id
     )
-    receiver = callback.CallbackReceiver(crypto, settings.wecom_agent_id, inbox, dispatcher.wake)
+    receiver = callback.CallbackReceiver(crypto, settings.wecom_agent_id, intake)
     api = admin.AdminApi(
         admin_token=settings.admin_token,
         corp_id=settings.wecom_corp_id,
         agent_id=settings.wecom_agent_id,
-        inbox=inbox,
+        intake=intake,
         turns=Turns(client),
-        wake=dispatcher.wake,
     )
 
     app = Flask(__name__, static_folder=None)

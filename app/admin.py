@@ -11,15 +11,14 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from flask import Blueprint, Response, request
 
 from app.boundary import error_json, json_response, read_body
+from app.intake import Intake
 from app.log import fields
-from app.store.inbox import Inbox
 from app.store.turns import Turn, Turns
 from app.wecom.message import InboundMessage, is_user_name
 from app.wecom.xml import strip_controls
@@ -103,9 +102,8 @@ class AdminApi:
     admin_token: str
     corp_id: str
     agent_id: str
-    inbox: Inbox
+    intake: Intake
     turns: Turns
-    wake: Callable[[str], object]
 
     def authorize(self, authorization: str) -> None:
         """Raises ``AdminError``: 404 when the API is off, 401 for a wrong token."""
@@ -129,13 +127,12 @@ class AdminApi:
             create_time_s=int(time.time()),
             content=message.text if message.text.strip() else "",
         )
-        put = self.inbox.put(inbound, turn_id, dry_run=message.dry_run)
+        taken = self.intake.take(inbound, turn_id, dry_run=message.dry_run)
         logger.info(
             "test message queued",
-            extra=fields(turn_id=turn_id, user=message.user, dry_run=message.dry_run),
+            extra=fields(turn_id=turn_id, outcome=taken.outcome, dry_run=message.dry_run),
         )
-        self.wake(put.tag)
-        return put.turn_id
+        return taken.turn_id
 
 
 def blueprint(api: AdminApi) -> Blueprint:

@@ -1,4 +1,4 @@
-"""The WeCom callback: verify, decrypt, parse, put into the inbox, answer an empty 200.
+"""The WeCom callback: verify, decrypt, parse, hand over to the intake, answer an empty 200.
 
 Owns the order of these and the HTTP status of every outcome. ``CallbackReceiver`` is free of
 Flask; ``blueprint`` is the thin layer around it. Knows nothing of what answers a message.
@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import redis
 from flask import Blueprint, Response, request
 
 from app.boundary import read_body
+from app.intake import Intake
 from app.log import fields
-from app.store.inbox import Inbox
 from app.wecom.crypto import WeComCrypto
 from app.wecom.errors import AgentIdError, CallbackError, MalformedError
 from app.wecom.message import InboundMessage, parse
@@ -35,18 +35,12 @@ class Reply:
 
 
 class CallbackReceiver:
-    """Takes the callbacks of one app.
+    """Takes the callbacks of one app."""
 
-    ``wake`` asks a worker to look into the inbox of a user; losing it does no harm.
-    """
-
-    def __init__(
-        self, crypto: WeComCrypto, agent_id: str, inbox: Inbox, wake: Callable[[str], object]
-    ) -> None:
+    def __init__(self, crypto: WeComCrypto, agent_id: str, intake: Intake) -> None:
         self._crypto = crypto
         self._agent_id = agent_id
-        self._inbox = inbox
-        self._wake = wake
+        self._intake = intake
 
     def verify(self, query: Mapping[str, str]) -> Reply:
         """Answer WeCom's URL verification: 200 with the plaintext of ``echostr``, or 400, 403."""
@@ -74,7 +68,7 @@ class CallbackReceiver:
         if not message.wants_answer:
             logger.info("event dropped", extra=fields(event_type=message.event))
             return Reply(200)
-        return self._put(replace(message, agent_id=self._agent_id))
+        return self._take(replace(message, agent_id=self._agent_id))
 
     def _check_agent(self, message: InboundMessage) -> None:
         if message.agent_id and message.agent_id != self._agent_id:
@@ -83,29 +77,15 @@ class CallbackReceiver:
                 f"WECOM_AGENT_ID is {self._agent_id!r}"
             )
 
-    def _put(self, message: InboundMessage) -> Reply:
-        turn_id = uuid.uuid4().hex
+    def _take(self, message: InboundMessage) -> Reply:
         try:
-            put = self._inbox.put(message, turn_id)
+            self._intake.take(message, uuid.uuid4().hex)
         except redis.RedisError as error:
             logger.error(
                 "message not taken: Redis failed; WeCom will deliver it again",
                 extra=fields(error=type(error).__name__, user=message.from_user_name),
             )
             return Reply(503, "the message could not be stored; deliver it again")
-        logger.info(
-            "duplicate ignored" if put.duplicate else "message queued",
-            extra=fields(
-                turn_id=put.turn_id,
-                user=message.from_user_name,
-                msg_type=message.msg_type,
-                characters=len(message.content),
-                position=put.position,
-                message_text=message.content,
-            ),
-        )
-        if not put.duplicate:
-            self._wake(put.tag)
         return Reply(200)
 
 

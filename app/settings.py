@@ -114,6 +114,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("HUTONG_ACK_AFTER_S", "3", "多少秒还没有答案就先回一句，秒", _float),
     Setting("HUTONG_HISTORY_TOKENS", "600", "会话记忆的上限，token", _int),
     Setting("HUTONG_SESSION_EXPIRY_S", "7200", "会话记忆的有效期，秒", _float),
+    Setting("HUTONG_USER_RATE_PER_MIN", "60", "每人每分钟最多几条消息，0 不限", _int),
+    Setting("HUTONG_MAX_QUEUED", "5000", "最多多少个问题在排队，再多就请用户稍后；0 不限", _int),
     Setting("HUTONG_LOG_LEVEL", "INFO", "日志级别"),
     Setting("LOG_MESSAGE_TEXT", "0", "1 则日志写出消息原文，仅供排查", _bool),
 )
@@ -147,6 +149,8 @@ class Settings:
     ack_after_s: float
     history_tokens: int
     session_expiry_s: float
+    user_rate_per_min: int
+    max_queued: int
     log_level: str
     log_message_text: bool
 

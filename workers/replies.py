@@ -1,21 +1,12 @@
-"""Every fixed text a user can get, in one place.
+"""The fixed texts of turns: what a worker or the sweeper says without the model.
 
-Owns wording only; when each is sent is decided by the turn runner and the sweeper.
+Owns wording only; when each is sent is decided by the turn runner and the sweeper. What the
+gateway answers by itself (commands, refusals) is in ``app.replies``.
 """
 
 from __future__ import annotations
 
 GREETING = "你好，我是胡同。直接问我公司的数据或制度就行，例如：分析华东区Q3销售TOP5产品。"
-HELP = (
-    "我可以：\n"
-    "· 查数据：分析华东区Q3销售TOP5产品\n"
-    "· 看趋势：2024年每月销售额趋势\n"
-    "· 接着问：那华北呢\n"
-    "· 做计算：帮我算一下 (1280*36+950)*0.85\n"
-    "· 查制度：年假有几天\n"
-    "发 /new 清除记忆，/help 看这段说明。"
-)
-NEW_SESSION = "好的，之前的对话已清除，我们重新开始。"
 UNSUPPORTED = "我目前只看得懂文字消息，图片、语音、文件等还不支持。请用文字告诉我您的问题。"
 EMPTY = "您发来的是空消息。请用文字告诉我您的问题，发 /help 可以看示例。"
 FAILED = "抱歉，处理您的问题时出了内部错误，问题已记录（编号 {turn_id}）。请稍后再试。"

@@ -6,6 +6,7 @@ nothing of Celery, of the model behind the agent or of how a reply is sent.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import threading
@@ -32,9 +33,8 @@ from workers.agent.transcript import from_json, to_json
 
 log = logging.getLogger(__name__)
 
-NEW_COMMANDS = frozenset({"/new", "#清除记忆"})
-HELP_COMMANDS = frozenset({"/help"})
 GREETING_INTERVAL_S = 86_400
+STOP_POLL_S = 0.3
 FINISH_PATIENCE_S = 60.0
 """An answer in hand is kept this long while Redis is away."""
 
@@ -153,18 +153,13 @@ class TurnRunner:
         return self._end(lease, turn, finish)
 
     def _reply(self, lease: Lease, turn: Turn) -> Finish:
-        """What to answer; commands and kinds we cannot read never reach the model."""
+        """What to answer; kinds we cannot read never reach the model."""
         if turn.msg_type == "event":
             return self._event(turn)
         if turn.msg_type != "text":
             return _said("done", replies.UNSUPPORTED)
         if not turn.text.strip():
             return _said("done", replies.EMPTY)
-        command = turn.text.strip().replace("／", "/").lower()
-        if command in NEW_COMMANDS:
-            return _said("done", replies.NEW_SESSION, forget_session=True)
-        if command in HELP_COMMANDS:
-            return _said("done", replies.HELP)
         return self._ask(lease, turn)
 
     def _event(self, turn: Turn) -> Finish:
@@ -195,10 +190,10 @@ class TurnRunner:
 
         result = self._agent.run(
             turn.text,
-            self._history(turn.tag),
+            self._history(turn),
             user=turn.user,
             deadline_s=self._clock() + self._limits.turn_timeout_s,
-            cancelled=lease.lost.is_set,
+            cancelled=_Cancelled(self._turns, lease, turn.id, self._clock),
             on_step=on_step,
         )
         fallback = replies.TIMEOUT if result.status == "timeout" else _failed_text(turn)
@@ -214,10 +209,10 @@ class TurnRunner:
             session_expiry_s=self._limits.session_expiry_s,
         )
 
-    def _history(self, tag: str) -> list[Message]:
+    def _history(self, turn: Turn) -> list[Message]:
         history: list[Message] = []
         try:
-            for document in self._sessions.load(tag):
+            for document in self._sessions.load(turn.tag, turn.epoch):
                 history += [from_json(record) for record in json.loads(document)]
         except (ValueError, KeyError, TypeError) as error:
             # Written by another version: an answer without memory beats none.
@@ -244,11 +239,37 @@ class TurnRunner:
                     raise
                 time.sleep(0.5)
         if not ended:
-            log.warning("lease lost, result dropped", extra=fields(turn_id=turn.id))
-            return False
+            stopped = self._turns.ended(lease, turn.id)
+            log.warning("result dropped", extra=fields(turn_id=turn.id, stopped=stopped))
+            return stopped
         if finish.parts and not turn.dry_run:
             self._on_reply(turn.tag)
         return True
+
+
+class _Cancelled:
+    """Says whether a running turn should stop: its lease is lost, or its user stopped it.
+
+    Asked at every token, so Redis is asked only every ``STOP_POLL_S``.
+    """
+
+    def __init__(
+        self, turns: Turns, lease: Lease, turn_id: str, clock: Callable[[], float]
+    ) -> None:
+        self._turns = turns
+        self._lease = lease
+        self._turn_id = turn_id
+        self._clock = clock
+        self._next_s = clock() + STOP_POLL_S
+        self._stopped = False
+
+    def __call__(self) -> bool:
+        if not self._stopped and self._clock() >= self._next_s:
+            self._next_s = self._clock() + STOP_POLL_S
+            # Without Redis the turn goes on: the script that ends it has the last word.
+            with contextlib.suppress(redis.RedisError):
+                self._stopped = self._turns.ended(self._lease, self._turn_id)
+        return self._stopped or self._lease.lost.is_set()
 
 
 def _said(
@@ -256,8 +277,6 @@ def _said(
     text: str,
     steps: str = "[]",
     error: str = "",
-    *,
-    forget_session: bool = False,
 ) -> Finish:
     """The end of a turn that says ``text`` and leaves nothing in the session."""
     return Finish(
@@ -266,7 +285,6 @@ def _said(
         parts=tuple(marked_parts(text)),
         steps=steps,
         error=error,
-        forget_session=forget_session,
     )
 
 

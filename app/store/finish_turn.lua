@@ -1,8 +1,7 @@
 -- End a turn: all of it or nothing.
--- KEYS: fence, inbox, turn hash, session, outbox, prefix of part hashes.
--- ARGV: token, turn id, status, answer, steps (JSON), error, forget session (0/1),
---       session document ('' for none), session expiry (s), most documents, ended expiry (s),
---       then the parts' texts.
+-- KEYS: fence, inbox, turn hash, first session, outbox, prefix of part hashes.
+-- ARGV: token, turn id, status, answer, steps (JSON), error, session document ('' for none),
+--       session expiry (s), most documents, ended expiry (s), then the parts' texts.
 -- Returns 1 when ended now, or by this very token before; 0 when the fence forbids it.
 local turn_id = ARGV[2]
 if redis.call('HGET', KEYS[3], 'ended_by') == ARGV[1] then return 1 end
@@ -13,21 +12,23 @@ local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 
 redis.call('HSET', KEYS[3], 'status', ARGV[3], 'answer', ARGV[4], 'steps', ARGV[5],
   'error', ARGV[6], 'ended_by', ARGV[1], 'ended_ms', now_ms)
-redis.call('EXPIRE', KEYS[3], ARGV[11])
+redis.call('EXPIRE', KEYS[3], ARGV[10])
 
-if ARGV[7] == '1' then redis.call('DEL', KEYS[4]) end
-if ARGV[8] ~= '' then
-  redis.call('RPUSH', KEYS[4], ARGV[8])
-  redis.call('LTRIM', KEYS[4], -tonumber(ARGV[10]), -1)
-  redis.call('EXPIRE', KEYS[4], ARGV[9])
+if ARGV[7] ~= '' then
+  -- The session of the time when the message came: /new may have been sent since.
+  local epoch = tonumber(redis.call('HGET', KEYS[3], 'epoch') or 0)
+  local session = epoch > 0 and KEYS[4] .. ':' .. epoch or KEYS[4]
+  redis.call('RPUSH', session, ARGV[7])
+  redis.call('LTRIM', session, -tonumber(ARGV[9]), -1)
+  redis.call('EXPIRE', session, ARGV[8])
 end
 
-local total = #ARGV - 11
+local total = #ARGV - 10
 if redis.call('HGET', KEYS[3], 'dry_run') == '1' then total = 0 end
 for seq = 1, total do
   local part_id = turn_id .. ':' .. seq
   redis.call('HSET', KEYS[6] .. part_id, 'id', part_id, 'turn_id', turn_id, 'kind', 'answer',
-    'seq', seq, 'total', total, 'body', ARGV[11 + seq], 'state', 'pending', 'attempts', 0,
+    'seq', seq, 'total', total, 'body', ARGV[10 + seq], 'state', 'pending', 'attempts', 0,
     'created_ms', now_ms)
   redis.call('RPUSH', KEYS[5], part_id)
 end

@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import redis
 
@@ -35,12 +36,26 @@ class Put:
     position: int
 
 
+Action = Literal["say", "new", "stop"]
+
+
+@dataclass(frozen=True)
+class Answered:
+    """What became of a message answered beside the inbox. ``stopped`` is the turn it ended."""
+
+    turn_id: str
+    tag: str
+    duplicate: bool
+    stopped: str = ""
+
+
 class Inbox:
     """The inboxes of all users."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
         self._put = script(client, "put")
+        self._answer = script(client, "answer")
 
     def put(self, message: InboundMessage, turn_id: str, *, dry_run: bool = False) -> Put:
         """Take ``message`` as turn ``turn_id``, unless it was taken before.
@@ -56,7 +71,7 @@ class Inbox:
             pipe.set(keys.turn_index(turn_id), tag, ex=2 * keys.ENDED_EXPIRY_S)
             pipe.execute()
         taken, first_id, now_ms = self._put(
-            keys=[user.dedupe(message.dedupe_key), user.inbox, user.turn(turn_id)],
+            keys=[user.dedupe(message.dedupe_key), user.inbox, user.turn(turn_id), user.epoch],
             args=[turn_id, keys.DEDUPE_EXPIRY_S, *_fields(message, tag, dry_run)],
         )
         # The same id again: this very call succeeded before its connection broke.
@@ -70,6 +85,49 @@ class Inbox:
                 pipe.delete(keys.turn_index(turn_id))
             result = pipe.execute()
         return Put(first_id.decode(), tag, not new, int(result[2] or 0) if new else 0)
+
+    def answer(
+        self,
+        message: InboundMessage,
+        turn_id: str,
+        action: Action,
+        text: str,
+        *,
+        idle_text: str = "",
+        dry_run: bool = False,
+    ) -> Answered:
+        """Take ``message`` and answer it at once, unless it was taken before; needs no worker.
+
+        ``say`` puts ``text`` into the outbox, ``new`` begins an empty session as well. ``stop``
+        ends the running turn of the user with ``text``, so that nothing it still gives is kept;
+        with none running the answer is ``idle_text``. Waiting messages stay. Raises
+        ``redis.RedisError`` as ``put`` does.
+        """
+        tag = keys.user_tag(message.corp_id, message.agent_id, message.from_user_name)
+        user = UserKeys(tag)
+        with self._redis.pipeline(transaction=False) as pipe:
+            pipe.zadd(keys.PENDING_OUTBOXES, {tag: time.time()})
+            pipe.set(keys.turn_index(turn_id), tag, ex=2 * keys.ENDED_EXPIRY_S)
+            pipe.execute()
+        taken, first_id, stopped = self._answer(
+            keys=[
+                *(user.dedupe(message.dedupe_key), user.inbox, user.outbox),
+                *(user.turn(""), user.part(""), user.epoch),
+            ],
+            args=[
+                *(turn_id, keys.DEDUPE_EXPIRY_S, keys.ENDED_EXPIRY_S, action, text, idle_text),
+                *_fields(message, tag, dry_run),
+            ],
+        )
+        new = bool(taken) or first_id.decode() == turn_id
+        with self._redis.pipeline(transaction=False) as pipe:
+            pipe.zadd(keys.PENDING_OUTBOXES, {tag: time.time()})
+            if stopped:
+                pipe.zrem(keys.QUEUE, stopped)
+            if not new:
+                pipe.delete(keys.turn_index(turn_id))
+            pipe.execute()
+        return Answered(first_id.decode(), tag, not new, stopped.decode())
 
     def pending(self, tags: Sequence[str]) -> dict[str, list[str]]:
         """Per tag, the ids of the turns that are not ended, oldest first."""

@@ -19,6 +19,10 @@ PENDING_OUTBOXES = PREFIX + "pending-outboxes"
 """Sorted set of tags that may have unsent parts; score = time of the last touch."""
 QUEUE = PREFIX + "queue"
 """Sorted set of turn ids not ended yet by arrival; only for the place shown to the user."""
+COUNTERS = PREFIX + "counters"
+"""Hash of counters by name."""
+ALERTS = PREFIX + "alerts"
+"""Hash ``corp:agent`` to what an administrator must mend, JSON."""
 WORKER_PATTERN = PREFIX + "worker:*"
 BROKER_PREFIX = PREFIX + "celery:"
 """Prefix of everything Celery's transport writes."""
@@ -69,6 +73,16 @@ def send_pause(corp_id: str, agent_id: str) -> str:
     return f"{PREFIX}send-pause:{quote(corp_id, safe='')}:{quote(agent_id, safe='')}"
 
 
+def send_limited(corp_id: str, agent_id: str) -> str:
+    """Key that counts how often in a row WeCom's frequency limit stopped an app."""
+    return f"{PREFIX}send-limited:{quote(corp_id, safe='')}:{quote(agent_id, safe='')}"
+
+
+def departments(corp_id: str, user: str) -> str:
+    """Key of the departments of a member."""
+    return f"{PREFIX}departments:{quote(corp_id, safe='')}:{quote(user.lower(), safe='')}"
+
+
 @dataclass(frozen=True)
 class UserKeys:
     """The keys of one user."""
@@ -86,9 +100,13 @@ class UserKeys:
         return self.base + "inbox"
 
     @property
-    def session(self) -> str:
+    def epoch(self) -> str:
+        """Number of times the user had the memory cleared."""
+        return self.base + "epoch"
+
+    def session(self, epoch: int = 0) -> str:
         """List with one JSON document of messages per ended turn, oldest first."""
-        return self.base + "session"
+        return self.base + (f"session:{epoch}" if epoch else "session")
 
     @property
     def outbox(self) -> str:
@@ -109,6 +127,21 @@ class UserKeys:
     def greeted(self) -> str:
         """Exists for a day after a greeting."""
         return self.base + "greeted"
+
+    @property
+    def rate(self) -> str:
+        """Sorted set of the messages of the last minute."""
+        return self.base + "rate"
+
+    @property
+    def refused(self) -> str:
+        """Exists while the user need not be told of a refusal again."""
+        return self.base + "refused"
+
+    @property
+    def unreachable(self) -> str:
+        """Exists while WeCom refuses to deliver to this user; holds the error code."""
+        return self.base + "unreachable"
 
     def dedupe(self, dedupe_key: str) -> str:
         """Key that says a message was taken; holds its turn id."""

@@ -1,7 +1,8 @@
 """What a user and the assistant said lately.
 
-Owns reading and forgetting; a turn's messages are appended by the script that ends the turn, so
-a turn that is tried again is never remembered twice. Knows nothing of what a message holds: each
+Owns reading; a turn's messages are appended by the script that ends the turn, so a turn that is
+tried again is never remembered twice. Every "/new" begins another epoch with an empty session,
+and a message belongs to the epoch it was sent in. Knows nothing of what a message holds: each
 document is the JSON of one turn's messages.
 """
 
@@ -20,11 +21,7 @@ class Sessions:
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
 
-    def load(self, tag: str) -> list[str]:
+    def load(self, tag: str, epoch: int = 0) -> list[str]:
         """One JSON document per remembered turn, oldest first; empty when expired."""
-        items = cast("list[bytes]", self._redis.lrange(UserKeys(tag).session, 0, -1))
+        items = cast("list[bytes]", self._redis.lrange(UserKeys(tag).session(epoch), 0, -1))
         return [item.decode() for item in items]
-
-    def forget(self, tag: str) -> None:
-        """Empty the session."""
-        self._redis.delete(UserKeys(tag).session)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, cast
 
 import redis
@@ -43,6 +43,7 @@ class Turn:
     msg_id: str = ""
     dry_run: bool = False
     attempts: int = 0
+    epoch: int = 0
     created_ms: int = 0
     started_ms: int = 0
     ended_ms: int = 0
@@ -83,8 +84,7 @@ class Begin:
 class Finish:
     """How a turn ends. ``parts`` are texts of at most 2048 bytes each, in order.
 
-    ``session_document`` (JSON, "" for none) joins the session; ``forget_session`` empties the
-    session first.
+    ``session_document`` (JSON, "" for none) joins the session of the time the message came.
     """
 
     status: Status
@@ -94,7 +94,6 @@ class Finish:
     error: str = ""
     session_document: str = ""
     session_expiry_s: float = 7200.0
-    forget_session: bool = field(default=False)
 
 
 class Turns:
@@ -155,12 +154,12 @@ class Turns:
         ended = self._finish(
             keys=[
                 *(lease.fence_key, user.inbox, user.turn(turn_id)),
-                *(user.session, user.outbox, user.part("")),
+                *(user.session(), user.outbox, user.part("")),
             ],
             args=[
                 *(lease.token, turn_id, finish.status, finish.answer, finish.steps, finish.error),
-                *(int(finish.forget_session), finish.session_document),
-                *(max(1, int(finish.session_expiry_s)), MAX_SESSION_TURNS, keys.ENDED_EXPIRY_S),
+                *(finish.session_document, max(1, int(finish.session_expiry_s))),
+                *(MAX_SESSION_TURNS, keys.ENDED_EXPIRY_S),
                 *finish.parts,
             ],
         )
@@ -170,6 +169,11 @@ class Turns:
             self._index_outbox(lease.tag)
         self._redis.zrem(keys.QUEUE, turn_id)
         return True
+
+    def ended(self, lease: Lease, turn_id: str) -> bool:
+        """True when a turn was ended while it ran: the user stopped it."""
+        status = self._redis.hget(UserKeys(lease.tag).turn(turn_id), "status")
+        return status in (b"done", b"failed", b"parked")
 
     def position(self, turn_id: str) -> int:
         """Number of turns ahead in the queue; 0 when it is next, running or ended."""
@@ -206,6 +210,7 @@ def _turn(raw_fields: Mapping[bytes, bytes]) -> Turn:
         msg_id=raw.get("msg_id", ""),
         dry_run=raw.get("dry_run") == "1",
         attempts=int(raw.get("attempts", 0)),
+        epoch=int(raw.get("epoch", 0)),
         created_ms=int(raw.get("created_ms", 0)),
         started_ms=int(raw.get("started_ms", 0)),
         ended_ms=int(raw.get("ended_ms", 0)),

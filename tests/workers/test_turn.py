@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import redis
 
-from app.store.inbox import Inbox
+from app.store.inbox import Action, Answered, Inbox
 from app.store.keys import UserKeys
 from app.store.lease import Leases
 from app.store.outbox import Outbox
@@ -33,6 +33,13 @@ def ask(client: redis.Redis, *texts: str, user: str = "zhang") -> list[str]:
     for turn_id, text in zip(ids, texts, strict=True):
         inbox.put(text_message(user, turn_id, text), turn_id)
     return ids
+
+
+def command(client: redis.Redis, action: Action, text: str, idle_text: str = "") -> Answered:
+    """Answer beside the inbox, as the gateway does with a command."""
+    turn_id = f"command-{client.incr('test:ids')}"
+    message = text_message("zhang", turn_id, "/command")
+    return Inbox(client).answer(message, turn_id, action, text, idle_text=idle_text)
 
 
 def turn_of(client: redis.Redis, turn_id: str) -> Turn:
@@ -87,25 +94,26 @@ def test_steps_can_be_read_while_the_turn_runs(redis_client: redis.Redis) -> Non
 def test_session_goes_to_the_next_turn_and_new_forgets_it(redis_client: redis.Redis) -> None:
     agent = FakeAgent()
     runner = TurnRunner(redis_client, agent)
-    for text in ("一", "二", "/new", "三"):
-        ask(redis_client, text)
+    ask(redis_client, "一")
+    runner.drain(TAG)
+    ask(redis_client, "二")
+    command(redis_client, "new", "已清除")
+    ask(redis_client, "三")
+    for _ in range(2):
         runner.drain(TAG)
     assert [text for _, text in agent.runs] == ["一", "二", "三"]
     assert agent.histories == [[], [Message("user", "一"), Message("assistant", "答:一")], []]
-    assert replies.NEW_SESSION in bodies(redis_client)
+    assert bodies(redis_client) == ["答:一", "已清除", "答:二", "答:三"]
 
 
 @pytest.mark.parametrize(
     ("text", "reply"),
     [
-        ("/new", replies.NEW_SESSION),
-        ("#清除记忆", replies.NEW_SESSION),
-        (" ／HELP ", replies.HELP),
         ("", replies.EMPTY),
         (" \n　", replies.EMPTY),
     ],
 )
-def test_commands_and_empty_texts_never_reach_the_model(
+def test_empty_texts_never_reach_the_model(
     redis_client: redis.Redis, text: str, reply: str
 ) -> None:
     agent = FakeAgent()
@@ -222,8 +230,47 @@ def test_a_worker_whose_lease_was_taken_stops_and_writes_nothing(
     assert taken[0].renew(), "the new holder keeps its lease"
 
 
+def test_stop_ends_the_running_turn_and_the_waiting_one_goes_on(redis_client: redis.Redis) -> None:
+    more: list[str] = []
+    running, waiting = ask(redis_client, "slow:60", "二")
+    agent = FakeAgent()
+    runner = TurnRunner(redis_client, agent, on_more=more.append)
+    thread = threading.Thread(target=runner.drain, args=(TAG,))
+    thread.start()
+    wait_for(lambda: agent.runs)
+    assert command(redis_client, "stop", "已停止。", "没有").stopped == running
+    # At once for the user, whatever the worker does.
+    turn = turn_of(redis_client, running)
+    assert (turn.status, turn.error, turn.answer) == ("failed", "cancelled", "已停止。")
+    thread.join(10)
+    assert not thread.is_alive()
+    assert agent.cancelled == 1
+    assert more == [TAG], "the waiting message is not left to the sweeper"
+    runner.drain(TAG)
+    assert turn_of(redis_client, waiting).status == "done"
+    assert bodies(redis_client) == ["已停止。", "答:二"]
+    assert agent.histories == [[], []]
+
+
+def test_stop_works_on_a_turn_whose_worker_died(redis_client: redis.Redis) -> None:
+    (turn_id,) = ask(redis_client, "一")
+    lease = Leases(redis_client, "turn").acquire(TAG)
+    assert lease
+    Turns(redis_client).begin(lease, turn_id)
+    assert command(redis_client, "stop", "已停止。", "没有").stopped == turn_id
+    assert bodies(redis_client) == ["已停止。"]
+    assert Inbox(redis_client).head(TAG) is None
+
+
+def test_stop_with_nothing_running_says_so_and_keeps_what_waits(redis_client: redis.Redis) -> None:
+    (turn_id,) = ask(redis_client, "一")
+    assert command(redis_client, "stop", "已停止。", "没有").stopped == ""
+    assert bodies(redis_client) == ["没有"]
+    assert turn_of(redis_client, turn_id).status == "queued"
+
+
 def test_unreadable_memory_does_not_stop_the_answer(redis_client: redis.Redis) -> None:
-    redis_client.rpush(UserKeys(TAG).session, '[{"speaker": "old format"}]')
+    redis_client.rpush(UserKeys(TAG).session(), '[{"speaker": "old format"}]')
     ask(redis_client, "一")
     TurnRunner(redis_client, FakeAgent()).drain(TAG)
     assert bodies(redis_client) == ["答:一"]

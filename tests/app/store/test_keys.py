@@ -25,7 +25,19 @@ def test_different_users_have_different_tags(pair: tuple[str, str]) -> None:
 def test_all_keys_of_a_user_share_the_hash_tag() -> None:
     user = UserKeys(user_tag("corp", "1", "张三"))
     names = [
-        *(user.inbox, user.session, user.outbox, user.send_times, user.send_wait, user.greeted),
+        *(
+            user.inbox,
+            user.session(),
+            user.session(2),
+            user.epoch,
+            user.outbox,
+            user.send_times,
+            user.send_wait,
+            user.greeted,
+            user.rate,
+            user.refused,
+            user.unreachable,
+        ),
         *(user.dedupe("x"), user.turn("t"), user.part("p"), user.sent_body("b")),
         *(user.lease("turn"), user.fence("turn"), user.woken("turn")),
     ]

@@ -1,0 +1,166 @@
+"""What happens to a message before any worker sees it: rights, rate, commands, the inbox.
+
+Owns the order of these and which fixed text answers what. Knows nothing of HTTP, of encryption or
+of the model. Everything said here goes out through the outbox, so it is said once, even when all
+turn workers are down.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import redis
+
+from app import replies
+from app.access import AccessPolicy, DepartmentsOf
+from app.log import fields
+from app.store import keys
+from app.store.gate import Counters, Gate
+from app.store.inbox import Inbox
+from app.wecom.message import InboundMessage
+
+logger = logging.getLogger(__name__)
+
+NEW_COMMANDS = frozenset({"/new", "#清除记忆"})
+HELP_COMMANDS = frozenset({"/help"})
+STOP_COMMANDS = frozenset({"/stop"})
+
+Outcome = Literal["queued", "answered", "refused", "duplicate"]
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What became of a message. ``reason`` says why it was refused, "" otherwise."""
+
+    turn_id: str
+    outcome: Outcome
+    position: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class IntakeLimits:
+    """0 turns a limit off. ``most_queued`` counts the turns of all users."""
+
+    user_rate_per_min: int = 60
+    most_queued: int = 5000
+
+
+def nobody_knows(user: str) -> frozenset[str] | None:
+    """For installations without rules about departments."""
+    return None
+
+
+class Intake:
+    """Takes messages. ``wake`` and ``deliver`` are hints that an inbox or outbox got something."""
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        wake: Callable[[str], object],
+        deliver: Callable[[str], object],
+        policy: AccessPolicy | None = None,
+        limits: IntakeLimits | None = None,
+        departments_of: DepartmentsOf = nobody_knows,
+    ) -> None:
+        self._inbox = Inbox(client)
+        self._gate = Gate(client)
+        self._counters = Counters(client)
+        self._wake = wake
+        self._deliver = deliver
+        self._policy = policy or AccessPolicy()
+        self._limits = limits or IntakeLimits()
+        self._departments_of = departments_of
+
+    def take(self, message: InboundMessage, turn_id: str, *, dry_run: bool = False) -> Taken:
+        """Refuse, answer or queue ``message``. Raises ``redis.RedisError`` when it may not have
+        been stored; a repeated call does no harm."""
+        taken = self._take(message, turn_id, dry_run)
+        self._counters.add(f"messages:{taken.outcome}", *_reasons(taken))
+        logger.info(
+            "duplicate ignored" if taken.outcome == "duplicate" else f"message {taken.outcome}",
+            extra=fields(
+                turn_id=taken.turn_id,
+                user=message.from_user_name,
+                msg_type=message.msg_type,
+                characters=len(message.content),
+                position=taken.position,
+                reason=taken.reason,
+                message_text=message.content,
+            ),
+        )
+        return taken
+
+    def _take(self, message: InboundMessage, turn_id: str, dry_run: bool) -> Taken:
+        tag = keys.user_tag(message.corp_id, message.agent_id, message.from_user_name)
+        command = _command(message)
+        refusal = self._refusal(message, tag, command)
+        if refusal:
+            return self._refuse(message, turn_id, tag, *refusal)
+        if command in HELP_COMMANDS:
+            return self._say(message, turn_id, replies.HELP, dry_run)
+        if command in NEW_COMMANDS or command in STOP_COMMANDS:
+            new = command in NEW_COMMANDS
+            answered = self._inbox.answer(
+                message,
+                turn_id,
+                "new" if new else "stop",
+                replies.NEW_SESSION if new else replies.STOPPED,
+                idle_text=replies.NOTHING_TO_STOP,
+                dry_run=dry_run,
+            )
+            self._deliver(tag)
+            return Taken(answered.turn_id, "duplicate" if answered.duplicate else "answered")
+        put = self._inbox.put(message, turn_id, dry_run=dry_run)
+        if put.duplicate:
+            return Taken(put.turn_id, "duplicate")
+        self._wake(tag)
+        return Taken(put.turn_id, "queued", put.position)
+
+    def _refusal(self, message: InboundMessage, tag: str, command: str) -> tuple[str, str] | None:
+        """Reason and text when the message is not to be worked on."""
+        user = message.from_user_name
+        allowed = self._policy.may_write(user, self._departments_of)
+        if allowed is None:
+            return "rights_unknown", replies.RIGHTS_UNKNOWN
+        if not allowed:
+            return "not_allowed", replies.NOT_ALLOWED
+        if command in STOP_COMMANDS or self._policy.is_admin(user):
+            return None
+        rate, most = self._limits.user_rate_per_min, self._limits.most_queued
+        if rate and not self._gate.within_rate(tag, message.dedupe_key, rate):
+            return "rate", replies.TOO_OFTEN
+        if most and not command and self._gate.queued() >= most:
+            return "overload", replies.OVERLOADED
+        return None
+
+    def _refuse(
+        self, message: InboundMessage, turn_id: str, tag: str, reason: str, text: str
+    ) -> Taken:
+        """One line a minute at most; an event (somebody opened the app) gets none."""
+        if message.msg_type == "event" or not self._gate.tells_now(tag):
+            return Taken(turn_id, "refused", reason=reason)
+        said = self._say(message, turn_id, text, dry_run=False)
+        if said.outcome == "duplicate":
+            return said
+        return Taken(said.turn_id, "refused", reason=reason)
+
+    def _say(self, message: InboundMessage, turn_id: str, text: str, dry_run: bool) -> Taken:
+        answered = self._inbox.answer(message, turn_id, "say", text, dry_run=dry_run)
+        self._deliver(answered.tag)
+        return Taken(answered.turn_id, "duplicate" if answered.duplicate else "answered")
+
+
+def _command(message: InboundMessage) -> str:
+    """The command a text consists of, "" when it is none."""
+    if message.msg_type != "text":
+        return ""
+    text = message.content.strip().replace("／", "/").lower()
+    return text if text in NEW_COMMANDS | HELP_COMMANDS | STOP_COMMANDS else ""
+
+
+def _reasons(taken: Taken) -> list[str]:
+    return [f"refused:{taken.reason}"] if taken.reason else []
