@@ -27,12 +27,14 @@ def create_app(
 ) -> Flask:
     """The WSGI application. Opens no connection; the clients connect at their first use.
 
-    Raises ``EncodingAESKeyError`` for a key that cannot work.
+    Raises ``EncodingAESKeyError`` for a key that cannot work and ``SettingsError`` for a broken
+    access file.
     """
     from flask import Flask
 
-    from app import admin, callback, ops
+    from app import access, admin, callback, ops
     from app.boundary import register
+    from app.directory import departments_of
     from app.dispatch import Dispatcher, make_celery
     from app.intake import Intake, IntakeLimits
     from app.store.server import connect
@@ -41,8 +43,19 @@ def create_app(
 
     client = redis_client or connect(settings.redis_url, timeout_s=_REDIS_TIMEOUT_S)
     dispatcher = Dispatcher(celery_app or make_celery(settings.redis_url))
-    limits = IntakeLimits(settings.user_rate_per_min, settings.max_queued)
-    intake = Intake(client, dispatcher.wake, dispatcher.deliver, limits=limits)
+    intake = Intake(
+        client,
+        dispatcher.wake,
+        dispatcher.deliver,
+        access.load(
+            settings.allowed_users,
+            settings.allowed_departments,
+            settings.admins,
+            settings.access_file,
+        ),
+        IntakeLimits(settings.user_rate_per_min, settings.max_queued),
+        departments_of(settings, client),
+    )
     crypto = WeComCrypto(
         settings.wecom_token, settings.wecom_encoding_aes_key, settings.wecom_corp_id
     )

@@ -114,6 +114,15 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("HUTONG_ACK_AFTER_S", "3", "多少秒还没有答案就先回一句，秒", _float),
     Setting("HUTONG_HISTORY_TOKENS", "600", "会话记忆的上限，token", _int),
     Setting("HUTONG_SESSION_EXPIRY_S", "7200", "会话记忆的有效期，秒", _float),
+    Setting("HUTONG_ALLOWED_USERS", "", "可以使用的成员 UserID，逗号分隔；和部门都空则人人可用"),
+    Setting("HUTONG_ALLOWED_DEPARTMENTS", "", "可以使用的部门 ID，逗号分隔（不含子部门）"),
+    Setting("HUTONG_ADMINS", "", "管理员 UserID，逗号分隔：总能使用，不限次数和工具"),
+    Setting(
+        "HUTONG_ACCESS_FILE",
+        "",
+        "部门成员和工具权限（TOML，见 docs/delivery.md）；空则工具人人可用",
+        _optional_path,
+    ),
     Setting("HUTONG_USER_RATE_PER_MIN", "60", "每人每分钟最多几条消息，0 不限", _int),
     Setting("HUTONG_MAX_QUEUED", "5000", "最多多少个问题在排队，再多就请用户稍后；0 不限", _int),
     Setting("HUTONG_LOG_LEVEL", "INFO", "日志级别"),
@@ -149,6 +158,10 @@ class Settings:
     ack_after_s: float
     history_tokens: int
     session_expiry_s: float
+    allowed_users: str
+    allowed_departments: str
+    admins: str
+    access_file: Path | None
     user_rate_per_min: int
     max_queued: int
     log_level: str

@@ -25,6 +25,7 @@ from tools.search import SearchTool, titles_of
 from tools.sql import SqlTool
 from workers.agent.context import system_prompt
 from workers.agent.loop import Agent, Limits
+from workers.rights import tool_rights
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,10 @@ def build_agent(settings: Settings) -> Iterator[Agent]:
         embedder = embedding.load(settings.embedding_model)
         search = SearchTool(docs_dir, settings.data_dir / "index", embedder)
         search.refresh()
-        registry = ToolRegistry([SqlTool(settings.sql_database, meaning), PythonTool(), search])
+        registry = ToolRegistry(
+            [SqlTool(settings.sql_database, meaning), PythonTool(), search],
+            allowed=tool_rights(settings),
+        )
         llm = LLM(
             settings.model_dir,
             max_model_len=settings.max_model_len,

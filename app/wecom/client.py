@@ -1,4 +1,4 @@
-"""The WeCom API: gettoken and message/send, with every outcome typed.
+"""The WeCom API: gettoken, message/send and user/get, with every outcome typed.
 
 Owns HTTP to ``api_base``. Does not know the store, queues or retry schedules: it tells the caller
 what happened and what may be done. Secrets and tokens travel in URLs here, so no exception of
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import requests
 import urllib3.exceptions
@@ -21,6 +22,7 @@ from app.wecom.xml import strip_controls
 
 DUPLICATE_CHECK_INTERVAL_S: Final = 4 * 3600
 _CONNECT_TIMEOUT_S: Final = 5.0
+_T = TypeVar("_T")
 
 
 class TokenSource(Protocol):
@@ -92,6 +94,7 @@ class WeComClient:
     ) -> None:
         """``token_source`` None: every send fetches its own token (for a single test message)."""
         self._url = f"{api_base}/cgi-bin/message/send"
+        self._user_url = f"{api_base}/cgi-bin/user/get"
         self._agent_id = agent_id
         fetch = TokenFetcher(api_base, corp_id, corp_secret, timeout_s)
         self._token_source = token_source or _Uncached(fetch)
@@ -107,11 +110,18 @@ class WeComClient:
         Raises ``ApiError`` (also for errcode 0 when WeCom names the receiver invalid),
         ``TransportError`` when the message surely was not taken, ``SendUnknownError`` otherwise.
         """
+        return self._send("text", user, text, duplicate_check)
+
+    def send_markdown(self, user: str, text: str, *, duplicate_check: bool = False) -> SendResult:
+        """As ``send_text``, as a message of type markdown: not shown in the WeChat plugin."""
+        return self._send("markdown", user, text, duplicate_check)
+
+    def _send(self, kind: str, user: str, text: str, duplicate_check: bool) -> SendResult:
         payload: dict[str, Any] = {
             "touser": user,
-            "msgtype": "text",
+            "msgtype": kind,
             "agentid": int(self._agent_id) if self._agent_id.isdecimal() else self._agent_id,
-            "text": {"content": strip_controls(text)},
+            kind: {"content": strip_controls(text)},
             "safe": 0,
         }
         if duplicate_check:
@@ -119,7 +129,14 @@ class WeComClient:
             payload["duplicate_check_interval"] = DUPLICATE_CHECK_INTERVAL_S
         # Real UTF-8: WeCom refuses \uxxxx escapes of some characters (40033).
         body = json.dumps(payload, ensure_ascii=False).encode()
-        return self._send(body)
+        return self._with_token(lambda token: self._post(body, token))
+
+    def departments_of(self, user: str) -> frozenset[str]:
+        """Ids of the departments of a member.
+
+        Raises ``ApiError`` (``give_up``: no such member) or ``TransportError``.
+        """
+        return self._with_token(lambda token: self._get_departments(user, token))
 
     def close(self) -> None:
         """Close the kept connections."""
@@ -131,21 +148,43 @@ class WeComClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _send(self, body: bytes) -> SendResult:
+    def _with_token(self, call: Callable[[str], _T]) -> _T:
+        """``call`` with a token, and once more with a fresh one when that was refused."""
         token = self._token_source.get()
         try:
-            return self._post(body, token)
+            return call(token)
         except ApiError as error:
             if error.action != "refresh_token":
                 raise
         self._token_source.discard(token)
         try:
-            return self._post(body, self._token_source.get())
+            return call(self._token_source.get())
         except ApiError as error:
             if error.action != "refresh_token":
                 raise
             # A fresh token was refused as well: never a second refresh in one call.
             raise ApiError(error.errcode or 0, error.errmsg, "retry") from None
+
+    def _get_departments(self, user: str, token: str) -> frozenset[str]:
+        try:
+            response = self._session.get(
+                self._user_url,
+                params={"access_token": token, "userid": user},
+                timeout=(min(_CONNECT_TIMEOUT_S, self._timeout_s), self._timeout_s),
+                allow_redirects=False,
+            )
+        except requests.RequestException as error:
+            raise TransportError(f"user/get: {type(error).__name__}") from None
+        answer = _answer(response, "user/get")
+        errcode, errmsg = _verdict(answer) if answer is not None else (None, "")
+        if answer is None or errcode is None:
+            raise TransportError("user/get: the answer is not what it should be")
+        if errcode:
+            raise ApiError(errcode, errmsg, action_for(errcode))
+        departments = answer.get("department")
+        if not isinstance(departments, list):
+            raise TransportError("user/get: the answer holds no department")
+        return frozenset(str(department) for department in departments)
 
     def _post(self, body: bytes, token: str) -> SendResult:
         try:

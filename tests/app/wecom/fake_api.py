@@ -22,6 +22,7 @@ class FakeApi:
         self.gettoken: list[dict[str, list[str]]] = []
         self.gettoken_outcome: Outcome | None = None
         self.sends: list[tuple[str, bytes]] = []
+        self.user_gets: list[dict[str, list[str]]] = []
         self.outcomes: list[Outcome] = []
         self.default: Outcome = answer({"errcode": 0, "errmsg": "ok", "msgid": "m1"})
         self.url = ""
@@ -37,6 +38,9 @@ class FakeApi:
             (self.gettoken_outcome or good)(handler)
         elif url.path == "/cgi-bin/message/send":
             self.sends.append((query["access_token"][0], body))
+            (self.outcomes.pop(0) if self.outcomes else self.default)(handler)
+        elif url.path == "/cgi-bin/user/get":
+            self.user_gets.append(query)
             (self.outcomes.pop(0) if self.outcomes else self.default)(handler)
         else:
             handler.send_error(404)

@@ -18,7 +18,16 @@ from app.wecom.errors import (
     WeComError,
     action_for,
 )
-from tests.app.wecom.fake_api import FakeApi, answer, error, hang_up, raw, serve, silence
+from tests.app.wecom.fake_api import (
+    FakeApi,
+    Outcome,
+    answer,
+    error,
+    hang_up,
+    raw,
+    serve,
+    silence,
+)
 from tests.app.wecom.test_access_token import MemoryCache
 
 SECRET = "s3cr3t-of-the-app"
@@ -257,3 +266,39 @@ def test_no_error_shows_a_secret_or_token(api: FakeApi) -> None:
         assert SECRET not in shown
         assert "token-secret" not in shown
         assert failure.__suppress_context__ or failure.__context__ is None
+
+
+def test_markdown_is_a_type_of_its_own(api: FakeApi, client: WeComClient) -> None:
+    client.send_markdown("zhangsan", "**好**", duplicate_check=True)
+    sent = json.loads(api.sends[0][1])
+    assert (sent["msgtype"], sent["markdown"]) == ("markdown", {"content": "**好**"})
+    assert sent["enable_duplicate_check"] == 1
+    assert "text" not in sent
+
+
+def test_departments_of_a_member(api: FakeApi, client: WeComClient) -> None:
+    api.outcomes = [answer({"errcode": 0, "userid": "zhangsan", "department": [1, 22]})]
+    assert client.departments_of("zhangsan") == {"1", "22"}
+    assert api.user_gets == [{"access_token": ["token-1"], "userid": ["zhangsan"]}]
+
+
+def test_departments_refresh_a_dead_token_once(api: FakeApi, client: WeComClient) -> None:
+    api.outcomes = [error(42001), answer({"errcode": 0, "department": []})]
+    assert client.departments_of("zhangsan") == frozenset()
+    assert [query["access_token"] for query in api.user_gets] == [["token-1"], ["token-2"]]
+
+
+def test_an_unknown_member_is_an_api_error(api: FakeApi, client: WeComClient) -> None:
+    api.outcomes = [error(60111)]
+    with pytest.raises(ApiError) as caught:
+        client.departments_of("nobody")
+    assert caught.value.action == "give_up"
+
+
+@pytest.mark.parametrize("outcome", [hang_up, raw(b"x"), answer({"errcode": 0}), raw(b"", 502)])
+def test_departments_without_an_answer_are_a_transport_error(
+    api: FakeApi, client: WeComClient, outcome: Outcome
+) -> None:
+    api.outcomes = [outcome]
+    with pytest.raises(TransportError):
+        client.departments_of("zhangsan")

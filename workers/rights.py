@@ -1,0 +1,40 @@
+"""Which user may use which tool, for the turn worker's tool registry.
+
+Owns the reading of the rules from settings. Knows neither tools nor the agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import redis
+
+from app import access
+from app.directory import departments_of
+from app.settings import Settings
+from app.store.server import connect
+
+
+def tool_rights(settings: Settings) -> Callable[[str, str], bool]:
+    """``allowed(user, tool name)``. Raises ``SettingsError`` for a broken access file.
+
+    In doubt the answer is no: a member whose departments cannot be found out now, or a Redis
+    that cannot be asked, closes the tools that are named in the file and no others.
+    """
+    policy = access.load(
+        settings.allowed_users,
+        settings.allowed_departments,
+        settings.admins,
+        settings.access_file,
+    )
+    if not policy.tools:
+        return lambda user, tool: True
+    look_up = departments_of(settings, connect(settings.redis_url))
+
+    def allowed(user: str, tool: str) -> bool:
+        try:
+            return policy.may_use(user, tool, look_up)
+        except redis.RedisError:
+            return False
+
+    return allowed
