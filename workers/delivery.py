@@ -11,17 +11,20 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import redis
 
 from app.log import fields
+from app.store.app_state import AppState
+from app.store.gate import Counters
 from app.store.keys import split_tag
 from app.store.lease import Lease, Leases
 from app.store.outbox import Outbox, Outcome, Part
 from app.wecom.client import SendResult
 from app.wecom.errors import ApiError, SendUnknownError, TransportError
+from workers import replies
 
 log = logging.getLogger(__name__)
 
@@ -39,13 +42,16 @@ class DeliveryLimits:
     """Waiting times in seconds.
 
     ``gap_s`` keeps two messages to one member from overtaking each other on WeCom's side.
+    ``frequency_waits_s`` are the waits after the first, second ... 45009 in a row: the block lasts
+    a minute, an hour or the rest of the day, and the answer does not say which. After ``pause_s``
+    the next message is the probe whether a wrong configuration was mended.
     """
 
     gap_s: float = 0.3
     backoff_s: float = 1.0
     most_backoff_s: float = 60.0
-    frequency_wait_s: float = 60.0
-    pause_s: float = 60.0
+    frequency_waits_s: tuple[float, ...] = (60.0, 60.0, 300.0, 900.0, 3600.0)
+    pause_s: float = 30.0
     lease_ttl_s: float = 30.0
 
 
@@ -65,6 +71,8 @@ class Sender:
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self._outbox = Outbox(client)
+        self._app = AppState(client)
+        self._counters = Counters(client)
         self._clients = clients
         self._limits = limits or DeliveryLimits()
         self._leases = Leases(client, "send", self._limits.lease_ttl_s)
@@ -91,7 +99,7 @@ class Sender:
             self._outbox.hold(tag, self._limits.pause_s)
             return
         while not self._stopping.is_set():
-            if self._outbox.held(tag) or self._outbox.paused(tag):
+            if self._outbox.held(tag) or self._app.paused(tag):
                 return
             lease = self._leases.acquire(tag)
             if lease is None:
@@ -115,12 +123,20 @@ class Sender:
             return False
         if claim.verdict == "ended":
             log.error("part given up", extra=fields(part_id=part.id, state=part.state))
+            self._counters.add("sends:given_up")
+            return True
+        if claim.verdict == "dropped":
+            self._counters.add(f"sends:dropped_{part.kind}")
             return True
         if claim.verdict != "claimed":
             return claim.verdict != "lost"
         user = split_tag(lease.tag).user
-        outcome = self._send(lease.tag, user, part, client, claim.duplicate_check)
+        sendable = replace(part, body=claim.body)
+        outcome = self._send(lease.tag, user, sendable, client, claim.duplicate_check)
         settled = self._outbox.settle(lease, part, outcome)
+        self._counters.add(f"sends:{outcome.state}", f"sends:errcode:{outcome.errcode}")
+        if outcome.state == "sent" and self._app.works(lease.tag):
+            log.warning("sending works again", extra=fields(part_id=part.id))
         log.info(
             "part tried",
             extra=fields(
@@ -141,7 +157,7 @@ class Sender:
             return Outcome("unknown", errmsg=str(error), wait_s=self._backoff_s(part))
         except TransportError as error:
             if not error.retryable:
-                self._pause(tag, f"{error}; check WECOM_API_BASE")
+                self._alert(tag, 0, f"{error}；请检查 WECOM_API_BASE")
             return Outcome("pending", errmsg=str(error), wait_s=self._backoff_s(part))
         except ApiError as error:
             return self._refused(tag, part, error)
@@ -150,21 +166,38 @@ class Sender:
     def _refused(self, tag: str, part: Part, error: ApiError) -> Outcome:
         """What an error code asks for; see ``app.wecom.errors.action_for``."""
         code = error.errcode or 0
-        if error.action in ("give_up", "bug"):
+        refused = Outcome("refused", errcode=code, errmsg=error.errmsg)
+        if error.action == "give_up":
+            log.error("receiver refused", extra=fields(part_id=part.id, errcode=code))
+            return replace(refused, unreachable=True)
+        if error.action == "bug":
             log.error("part refused", extra=fields(part_id=part.id, errcode=code))
-            return Outcome("refused", errcode=code, errmsg=error.errmsg)
+            if part.kind == "answer":
+                text = replies.UNSENDABLE.format(turn_id=part.turn_id)
+                self._outbox.notice(tag, part.turn_id, "unsendable", text)
+            return refused
         wait_s = self._backoff_s(part)
         if error.action == "wait":
-            wait_s = self._limits.frequency_wait_s
+            waits_s = self._limits.frequency_waits_s
+            wait_s = waits_s[min(self._app.limited(tag), len(waits_s)) - 1]
+            log.error("frequency limit of WeCom", extra=fields(errcode=code, wait_s=wait_s))
+            self._app.pause(tag, f"errcode {code}", wait_s)
         if error.action == "pause":
-            hint = f"; add {error.egress_ip} to 企业可信IP" if error.egress_ip else ""
-            self._pause(tag, f"errcode {code}{hint}")
+            ip = error.egress_ip
+            hint = f"；请把 {ip} 加进企业可信IP" if ip else "；请检查企业微信后台和 WECOM_* 设置"
+            self._alert(tag, code, f"errcode {code}{hint}", ip)
             wait_s = self._limits.pause_s
         return Outcome("pending", errcode=code, errmsg=error.errmsg, wait_s=wait_s)
 
-    def _pause(self, tag: str, reason: str) -> None:
-        log.error("outbox paused, nothing is lost", extra=fields(reason=reason))
-        self._outbox.pause(tag, reason, self._limits.pause_s)
+    def _alert(self, tag: str, errcode: int, reason: str, allow_ip: str = "") -> None:
+        """Pause the app and tell the administrator what to mend; nothing is lost."""
+        self._app.pause(tag, reason, self._limits.pause_s)
+        new = self._app.raise_alert(tag, errcode, reason, allow_ip)
+        log.log(
+            logging.ERROR if new else logging.INFO,
+            "outbox paused, nothing is lost",
+            extra=fields(reason=reason, errcode=errcode, allow_ip=allow_ip),
+        )
 
     def _backoff_s(self, part: Part) -> float:
         whole = min(

@@ -11,9 +11,24 @@ UNSUPPORTED = "我目前只看得懂文字消息，图片、语音、文件等�
 EMPTY = "您发来的是空消息。请用文字告诉我您的问题，发 /help 可以看示例。"
 FAILED = "抱歉，处理您的问题时出了内部错误，问题已记录（编号 {turn_id}）。请稍后再试。"
 TIMEOUT = "抱歉，这次查询超过了时限，已停止。请缩小时间或范围后再试。"
+UNSENDABLE = (
+    "抱歉，有一条回复企业微信没有接受，没能发给您（编号 {turn_id}）。请换个问法再试，或联系管理员。"
+)
 PARKED = (
     "抱歉，您的这条消息连续几次都没能处理成功，已转交管理员（编号 {turn_id}）。其他问题可以继续问。"
 )
+
+
+_DOING = {
+    "sql_query": "正在查询数据库",
+    "python_exec": "正在计算",
+    "doc_search": "正在查找文档",
+}
+
+
+def progress(tool: str, seconds: int) -> str:
+    """The line sent while a long answer is worked on. ``tool`` is what runs now, "" for none."""
+    return f"还在处理，{_DOING.get(tool, '正在整理答案')}（已用{seconds}秒），请再等一下。"
 
 
 def ack(position: int) -> str:

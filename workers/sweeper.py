@@ -6,11 +6,12 @@ or parts are sent. Any number may run: each of its deeds is done once by a scrip
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,6 +19,7 @@ import redis
 
 from app.dispatch import SEND_QUEUE, TURNS_QUEUE, queue_key
 from app.log import fields
+from app.store.app_state import AppState
 from app.store.inbox import Inbox
 from app.store.outbox import Outbox
 from app.store.pending import PendingIndex, Waiting
@@ -46,6 +48,8 @@ class SweepTimes:
     again_filled_s: float = 15.0
     repair_s: float = 60.0
     ack_after_s: float = 3.0
+    progress_after_s: float = 20.0
+    progress_every_s: float = 40.0
 
 
 class Sweeper:
@@ -65,9 +69,11 @@ class Sweeper:
         self._inbox = Inbox(client)
         self._turns = Turns(client)
         self._outbox = Outbox(client)
+        self._app = AppState(client)
         self._repaired_s = float("-inf")
         self._due_s: dict[str, float] = {}
         """When a waiting turn is to be looked at for an acknowledgement (Redis time)."""
+        self._progress_due_s: dict[str, float] = {}
 
     def run(self, stop: threading.Event) -> None:
         """Sweep until ``stop`` is set; goes on when Redis is away for a while."""
@@ -84,10 +90,19 @@ class Sweeper:
         seconds, micros = self._redis.time()
         now_s = seconds + micros / 1e6
         users = self._users.waiting()
-        self._acknowledge([user.tag for user in users], now_s)
+        pending = self._inbox.pending([user.tag for user in users])
+        self._acknowledge(pending, now_s)
+        busy = [user.tag for user in users if user.busy and pending[user.tag]]
+        self._progress([(tag, pending[tag][0]) for tag in busy], now_s)
         self._repeat(self._users, users, TURNS_QUEUE, self._wakes.wake, now_s)
-        outboxes = self._outboxes.waiting()
+        outboxes = self._sendable(self._outboxes.waiting())
         self._repeat(self._outboxes, outboxes, SEND_QUEUE, self._wakes.deliver, now_s)
+
+    def _sendable(self, waiting: list[Waiting]) -> list[Waiting]:
+        """Without the users of apps that are paused: waking a sender for them is in vain."""
+        first_of = {user.tag.rpartition(":")[0]: user.tag for user in waiting}
+        paused = {app for app, tag in first_of.items() if self._app.paused(tag)}
+        return [user for user in waiting if user.tag.rpartition(":")[0] not in paused]
 
     def _repair(self) -> None:
         """Once in a while, look for what a crash at the worst moment may have left out."""
@@ -120,9 +135,8 @@ class Sweeper:
                 room -= 1
                 wake(user.tag)
 
-    def _acknowledge(self, tags: list[str], now_s: float) -> None:
+    def _acknowledge(self, pending: Mapping[str, list[str]], now_s: float) -> None:
         """One line for all messages of a user that have waited long enough."""
-        pending = self._inbox.pending(tags)
         waiting = [(tag, turn_id) for tag, ids in pending.items() for turn_id in ids]
         self._due_s = {i: self._due_s[i] for _, i in waiting if i in self._due_s}
         due = [(t, i) for t, i in waiting if self._due_s.get(i, -math.inf) <= now_s]
@@ -142,3 +156,30 @@ class Sweeper:
                 self._wakes.deliver(tag)
             for turn in rest:
                 self._outbox.acknowledge(tag, turn.id, "")
+
+    def _progress(self, running: list[tuple[str, str]], now_s: float) -> None:
+        """Tell the users of long turns, now and then, what is being done."""
+        known = self._progress_due_s
+        self._progress_due_s = {i: known[i] for _, i in running if i in known}
+        due = [(t, i) for t, i in running if known.get(i, -math.inf) <= now_s]
+        for turn in self._turns.read_many(due):
+            begun_s = turn.started_ms / 1000
+            due_s = max(
+                begun_s + self._times.progress_after_s,
+                turn.progress_ms / 1000 + self._times.progress_every_s,
+            )
+            if turn.status != "running" or turn.dry_run:
+                due_s = now_s + self._times.interval_s
+            elif due_s <= now_s:
+                text = replies.progress(_running_tool(turn.steps), int(now_s - begun_s))
+                if self._outbox.progress(turn.tag, turn.id, text):
+                    self._wakes.deliver(turn.tag)
+                due_s = now_s + self._times.progress_every_s
+            self._progress_due_s[turn.id] = due_s
+
+
+def _running_tool(steps: str) -> str:
+    """The tool a turn waits for: called by its last step, a model step. "" when there is none."""
+    done = json.loads(steps)
+    calls = done[-1].get("tool_calls") if done else None
+    return str(calls[0].get("name", "")) if calls else ""

@@ -1,9 +1,10 @@
 -- Count an attempt to send the first part of an outbox, before the request leaves.
 -- The state becomes "unknown" here, so that a sender killed in mid-flight leaves the truth behind.
--- KEYS: fence, outbox, part hash, send times, sent-body mark.
--- ARGV: token, part id, duplicate-check window (ms), oldest age (ms), ended expiry (s).
--- Returns {verdict, number}; verdict: lost | moved | gone | wait (ms) | ended | claimed (0/1:
--- whether WeCom's duplicate check is to be asked for).
+-- KEYS: fence, outbox, part hash, send times, sent-body mark, turn hash.
+-- ARGV: token, part id, duplicate-check window (ms), oldest age (ms), ended expiry (s), most
+--       bytes of a text.
+-- Returns {verdict, number}; verdict: lost | moved | gone | wait (ms) | ended | dropped | claimed (0/1:
+-- whether WeCom's duplicate check is to be asked for; then the text to send).
 if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then return {'lost', 0} end
 if redis.call('LINDEX', KEYS[2], 0) ~= ARGV[2] then return {'moved', 0} end
 local state = redis.call('HGET', KEYS[3], 'state')
@@ -31,6 +32,25 @@ elseif now_ms - tonumber(redis.call('HGET', KEYS[3], 'created_ms')) > tonumber(A
   return {'ended', 0}
 end
 
+-- A line that only bridges the waiting is left out when the answer is there already, or when it
+-- would use up what is kept for answers.
+local kind = redis.call('HGET', KEYS[3], 'kind')
+if state == 'pending' and (kind == 'ack' or kind == 'progress') then
+  local reason = nil
+  local status = redis.call('HGET', KEYS[6], 'status')
+  if status ~= 'queued' and status ~= 'running' then reason = 'the answer overtook it' end
+  for _, limit in ipairs({{19, 60000}, {899, 3600000}}) do
+    local sent_ms = redis.call('LINDEX', KEYS[4], limit[1])
+    if sent_ms and now_ms - tonumber(sent_ms) < limit[2] then reason = 'kept for answers' end
+  end
+  if reason then
+    redis.call('HSET', KEYS[3], 'state', 'refused', 'errmsg', reason)
+    redis.call('LPOP', KEYS[2])
+    redis.call('EXPIRE', KEYS[3], ARGV[5])
+    return {'dropped', 0}
+  end
+end
+
 -- WeCom drops what goes beyond 30 a minute or 1000 an hour to one member, with errcode 0.
 for _, limit in ipairs({{29, 60000}, {999, 3600000}}) do
   local sent_ms = redis.call('LINDEX', KEYS[4], limit[1])
@@ -40,14 +60,26 @@ for _, limit in ipairs({{29, 60000}, {999, 3600000}}) do
 end
 
 if state == 'pending' then
-  -- The same text twice within the window is meant, and the check would swallow the second.
+  -- The same text twice within the window is meant, and the check would swallow the second: an
+  -- answer gets spaces nobody sees at its end, so that it too can be sent again after a time-out.
   local checked = 1 - redis.call('EXISTS', KEYS[5])
+  if checked == 0 and kind ~= 'ack' and kind ~= 'progress' then
+    local count = redis.call('INCR', KEYS[5] .. ':repeats')
+    redis.call('PEXPIRE', KEYS[5] .. ':repeats', window_ms)
+    local body = redis.call('HGET', KEYS[3], 'body')
+    if #body + count <= tonumber(ARGV[6]) then
+      redis.call('HSET', KEYS[3], 'body', body .. string.rep(' ', count))
+      checked = 1
+    end
+  elseif checked == 1 then
+    redis.call('SET', KEYS[5], ARGV[2], 'PX', window_ms)
+  end
   redis.call('HSET', KEYS[3], 'duplicate_check', checked, 'first_sent_ms', now_ms)
-  redis.call('SET', KEYS[5], ARGV[2], 'PX', window_ms)
 end
 redis.call('HSET', KEYS[3], 'state', 'unknown', 'last_sent_ms', now_ms)
 redis.call('HINCRBY', KEYS[3], 'attempts', 1)
 redis.call('LPUSH', KEYS[4], now_ms)
 redis.call('LTRIM', KEYS[4], 0, 999)
 redis.call('EXPIRE', KEYS[4], 3600)
-return {'claimed', tonumber(redis.call('HGET', KEYS[3], 'duplicate_check'))}
+local claimed = redis.call('HMGET', KEYS[3], 'duplicate_check', 'body')
+return {'claimed', tonumber(claimed[1]), claimed[2]}

@@ -22,9 +22,10 @@ from app.store import keys
 from app.store.keys import UserKeys
 from app.store.lease import Lease
 from app.store.scripts import script
+from app.wecom.reply import TEXT_LIMIT_BYTES
 
 State = Literal["pending", "sent", "unknown", "refused"]
-Verdict = Literal["claimed", "wait", "ended", "gone", "moved", "lost"]
+Verdict = Literal["claimed", "wait", "ended", "dropped", "gone", "moved", "lost"]
 
 DUPLICATE_WINDOW_S = 4 * 3600
 """How long WeCom remembers a request for its duplicate check (the most it offers)."""
@@ -37,7 +38,8 @@ MAX_AGE_S = 24 * 3600
 class Part:
     """One message to send. Times are ms since 1970, ``errcode`` is WeCom's, 0 when there is none.
 
-    ``kind`` is ``answer`` or ``ack``; ``seq`` counts from 1 to ``total`` within an answer.
+    ``kind`` is ``answer``, ``notice`` (said besides), or ``ack`` or ``progress``, which may be
+    left out; ``seq`` counts from 1 to ``total`` within an answer.
     """
 
     id: str
@@ -56,22 +58,29 @@ class Part:
 
 @dataclass(frozen=True)
 class Claim:
-    """Whether a part may be sent now. ``claimed``: yes, and its outcome must be settled."""
+    """Whether a part may be sent now. ``claimed``: yes, and its outcome must be settled.
+
+    Then ``body`` is the text: a repeated one got spaces at its end to be told from the first.
+    ``ended``: given up. ``dropped``: only bridged the waiting, which is over.
+    """
 
     verdict: Verdict
     duplicate_check: bool = False
     wait_s: float = 0.0
+    body: str = ""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What is known after a send. ``wait_s`` holds this user's deliveries back for a while."""
+    """What is known after a send. ``wait_s`` holds this user's deliveries back for a while;
+    ``unreachable`` marks the user, who gets no bridging lines until something arrives again."""
 
     state: State
     msgid: str = ""
     errcode: int = 0
     errmsg: str = ""
     wait_s: float = 0.0
+    unreachable: bool = False
 
 
 class Outbox:
@@ -82,6 +91,7 @@ class Outbox:
         self._claim = script(client, "claim_part")
         self._settle = script(client, "settle_part")
         self._acknowledge = script(client, "acknowledge")
+        self._notice = script(client, "notice")
 
     def head(self, tag: str) -> Part | None:
         """The oldest unsettled part of ``tag``. One that expired is skipped."""
@@ -125,11 +135,12 @@ class Outbox:
 
     def claim(self, lease: Lease, part: Part) -> Claim:
         """Count an attempt at ``part`` and say whether and how it may be sent."""
-        verdict, number = self._claim(
-            keys=[*self._keys(lease, part), UserKeys(lease.tag).sent_body(part.body)],
+        user = UserKeys(lease.tag)
+        verdict, number, *text = self._claim(
+            keys=[*self._keys(lease, part), user.sent_body(part.body), user.turn(part.turn_id)],
             args=[
                 *(lease.token, part.id, (DUPLICATE_WINDOW_S - _CLOCK_MARGIN_S) * 1000),
-                *(MAX_AGE_S * 1000, keys.ENDED_EXPIRY_S),
+                *(MAX_AGE_S * 1000, keys.ENDED_EXPIRY_S, TEXT_LIMIT_BYTES),
             ],
         )
         name = cast(Verdict, verdict.decode())
@@ -137,16 +148,21 @@ class Outbox:
             name,
             duplicate_check=name == "claimed" and bool(number),
             wait_s=number / 1000 if name == "wait" else 0.0,
+            body=text[0].decode() if text else "",
         )
 
     def settle(self, lease: Lease, part: Part, outcome: Outcome) -> bool:
         """Record the outcome of a claimed part; False when the lease was lost meanwhile."""
         user = UserKeys(lease.tag)
         done = self._settle(
-            keys=[*self._keys(lease, part), user.sent_body(part.body), user.send_wait],
+            keys=[
+                *(*self._keys(lease, part), user.sent_body(part.body), user.send_wait),
+                user.unreachable,
+            ],
             args=[
                 *(lease.token, part.id, outcome.state, outcome.msgid, outcome.errcode),
                 *(outcome.errmsg, int(outcome.wait_s * 1000), keys.ENDED_EXPIRY_S),
+                int(outcome.unreachable),
             ],
         )
         return bool(done)
@@ -164,27 +180,40 @@ class Outbox:
 
         "" marks the turn as acknowledged without a part. True when a part was added.
         """
+        return self._bridge(tag, turn_id, "ack", text)
+
+    def progress(self, tag: str, turn_id: str, text: str) -> bool:
+        """Append a line about how a running turn gets on, or renew one that is not sent yet.
+
+        True when a part was added.
+        """
+        return self._bridge(tag, turn_id, "progress", text)
+
+    def notice(self, tag: str, turn_id: str, name: str, text: str) -> bool:
+        """Append one more line about a turn, once for each ``name``. True when added."""
         user = UserKeys(tag)
-        part_id = f"{turn_id}:ack"
-        self._redis.zadd(keys.PENDING_OUTBOXES, {tag: time.time()})
-        added = self._acknowledge(
-            keys=[user.turn(turn_id), user.outbox, user.part(part_id), user.send_times],
-            args=[turn_id, part_id, text],
-        )
+        part_id = f"{turn_id}:{name}"
+        added = self._notice(keys=[user.outbox, user.part(part_id)], args=[part_id, turn_id, text])
         self._redis.zadd(keys.PENDING_OUTBOXES, {tag: time.time()})
         return bool(added)
 
-    def pause(self, tag: str, reason: str, pause_s: float) -> None:
-        """Send nothing for the app of ``tag``; after ``pause_s`` the next part is the probe."""
-        address = keys.split_tag(tag)
-        key = keys.send_pause(address.corp_id, address.agent_id)
-        self._redis.set(key, reason, px=max(1, int(pause_s * 1000)))
+    def unreachable(self, tag: str) -> int:
+        """The error code with which WeCom refused this user lately, 0 when it did not."""
+        code = self._redis.get(UserKeys(tag).unreachable)
+        return int(code) if isinstance(code, bytes) else 0
 
-    def paused(self, tag: str) -> str:
-        """Why the app of ``tag`` is paused, "" when it is not."""
-        address = keys.split_tag(tag)
-        reason = self._redis.get(keys.send_pause(address.corp_id, address.agent_id))
-        return reason.decode() if isinstance(reason, bytes) else ""
+    def _bridge(self, tag: str, turn_id: str, kind: str, text: str) -> bool:
+        user = UserKeys(tag)
+        self._redis.zadd(keys.PENDING_OUTBOXES, {tag: time.time()})
+        added = self._acknowledge(
+            keys=[
+                *(user.turn(turn_id), user.outbox, user.part(""), user.send_times),
+                user.unreachable,
+            ],
+            args=[turn_id, kind, text],
+        )
+        self._redis.zadd(keys.PENDING_OUTBOXES, {tag: time.time()})
+        return bool(added)
 
     @staticmethod
     def _keys(lease: Lease, part: Part) -> list[str]:

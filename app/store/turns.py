@@ -48,6 +48,7 @@ class Turn:
     started_ms: int = 0
     ended_ms: int = 0
     acked_ms: int = 0
+    progress_ms: int = 0
     steps: str = "[]"
     answer: str = ""
     error: str = ""
@@ -215,6 +216,7 @@ def _turn(raw_fields: Mapping[bytes, bytes]) -> Turn:
         started_ms=int(raw.get("started_ms", 0)),
         ended_ms=int(raw.get("ended_ms", 0)),
         acked_ms=int(raw.get("acked_ms", 0)),
+        progress_ms=int(raw.get("progress_ms", 0)),
         steps=raw.get("steps", "[]"),
         answer=raw.get("answer", ""),
         error=raw.get("error", ""),

@@ -7,13 +7,17 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import redis
 
+from app.store.app_state import AppState
+from app.store.gate import Counters
+from app.store.inbox import Inbox
 from app.store.keys import UserKeys
 from app.store.lease import Leases
 from app.store.outbox import Outbox, Part
 from app.wecom.errors import ApiError, SendUnknownError, TransportError, action_for
-from tests.app.store.messages import AGENT_ID, CORP_ID, tag_of
-from tests.app.store.test_outbox import fill
+from tests.app.store.messages import AGENT_ID, CORP_ID, tag_of, text_message
+from tests.app.store.test_outbox import end, fill
 from tests.workers.fakes import FakeWeCom
+from workers import replies
 from workers.delivery import DeliveryLimits, Sender
 
 TAG = tag_of("zhang")
@@ -114,7 +118,7 @@ def test_time_out_is_unknown_then_resent_with_the_same_check(redis_client: redis
     assert wecom.checks[:2] == [True, True]
 
 
-@pytest.mark.parametrize("errcode", [81013, 60111, 40033, 44004])
+@pytest.mark.parametrize("errcode", [81013, 82001, 50002, 60011, 46004, 60111, 43004, 95018])
 def test_given_up_parts_do_not_block_the_next(redis_client: redis.Redis, errcode: int) -> None:
     fill(redis_client, "t1", "甲", "乙")
     wecom = FakeWeCom(refusal(errcode, "no"))
@@ -153,12 +157,65 @@ def test_untrusted_ip_pauses_the_whole_app_and_replays_after_the_fix(
     wecom = FakeWeCom(refusal(60020, "not allow to access from your ip, from ip: 203.0.113.7, x"))
     sender = sender_of(redis_client, wecom)
     sender.deliver(TAG)
-    assert "203.0.113.7" in Outbox(redis_client).paused(tag_of("li"))
+    app = AppState(redis_client)
+    assert "203.0.113.7" in app.paused(tag_of("li"))
+    assert [alert.allow_ip for alert in app.alerts().values()] == ["203.0.113.7"]
     sender.deliver(TAG)
     assert wecom.sent == []
     go_on(redis_client)
     sender.deliver(TAG)
     assert wecom.sent == [("zhang", "甲")]
+    assert app.alerts() == {}
+
+
+@pytest.mark.parametrize("errcode", [40001, 40013, 40056, 40091, 48002, 50003, 301002])
+def test_wrong_configuration_pauses_with_an_alert(redis_client: redis.Redis, errcode: int) -> None:
+    fill(redis_client, "t1", "甲")
+    error = ApiError(errcode, "no", action_for(errcode, on_gettoken=True))
+    wecom = FakeWeCom(error)
+    sender_of(redis_client, wecom).deliver(TAG)
+    assert [a.errcode for a in AppState(redis_client).alerts().values()] == [errcode]
+    assert part_of(redis_client, "t1:1").state == "pending"
+
+
+def test_frequency_limit_stops_the_app_longer_each_time_it_comes_again(
+    redis_client: redis.Redis,
+) -> None:
+    fill(redis_client, "t1", "甲")
+    waits = []
+    for _ in range(6):
+        go_on(redis_client)
+        sender_of(redis_client, FakeWeCom(refusal(45009))).deliver(TAG)
+        (pause,) = redis_client.scan_iter("hutong:send-pause:*")
+        waits.append(round(redis_client.pttl(pause) / 1000))
+    assert waits == [60, 60, 300, 900, 3600, 3600]
+    go_on(redis_client)
+    sender_of(redis_client, FakeWeCom()).deliver(TAG)
+    assert AppState(redis_client).limited(TAG) == 1, "forgotten once something got through"
+
+
+def test_a_receiver_wecom_does_not_know_is_marked_and_counted(redis_client: redis.Redis) -> None:
+    fill(redis_client, "t1", "甲")
+    sender_of(redis_client, FakeWeCom(refusal(60111))).deliver(TAG)
+    assert Outbox(redis_client).unreachable(TAG) == 60111
+    counts = Counters(redis_client).read()
+    assert (counts["sends:refused"], counts["sends:errcode:60111"]) == (1, 1)
+
+
+def test_an_answer_wecom_does_not_accept_is_said_in_one_line(redis_client: redis.Redis) -> None:
+    fill(redis_client, "t1", "甲", "乙")
+    wecom = FakeWeCom(refusal(40033), refusal(40033))
+    sender_of(redis_client, wecom).deliver(TAG)
+    assert [text for _, text in wecom.sent] == [replies.UNSENDABLE.format(turn_id="t1")]
+
+
+def test_an_ack_does_not_follow_its_answer(redis_client: redis.Redis) -> None:
+    Inbox(redis_client).put(text_message("zhang", "t1"), "t1")
+    Outbox(redis_client).acknowledge(TAG, "t1", "收到")
+    end(redis_client, "t1", "答")
+    wecom = FakeWeCom()
+    sender_of(redis_client, wecom).deliver(TAG)
+    assert wecom.sent == [("zhang", "答")]
 
 
 def test_backoff_grows_and_is_bounded(redis_client: redis.Redis) -> None:

@@ -6,6 +6,7 @@ import redis
 
 from app.dispatch import SEND_QUEUE, TURNS_QUEUE, queue_key
 from app.store import keys
+from app.store.app_state import AppState
 from app.store.inbox import Inbox
 from app.store.keys import UserKeys
 from app.store.lease import Leases
@@ -127,3 +128,46 @@ def test_what_fell_out_of_an_index_is_found_again(redis_client: redis.Redis) -> 
     wakes = Wakes()
     Sweeper(redis_client, wakes, NO_ACK).sweep()
     assert wakes.woken == [TAG]
+
+
+def test_a_long_turn_says_now_and_then_what_it_does(redis_client: redis.Redis) -> None:
+    (turn_id,) = ask(redis_client, "一")
+    lease = Leases(redis_client, "turn").acquire(TAG)
+    assert lease
+    turns = Turns(redis_client)
+    turns.begin(lease, turn_id)
+    turns.record_steps(lease, turn_id, '[{"tool_calls": [{"name": "sql_query"}]}]')
+    wakes = Wakes()
+    soon = SweepTimes(ack_after_s=3600, progress_after_s=-1.0, progress_every_s=3600)
+    sweeper = Sweeper(redis_client, wakes, soon)
+    sweeper.sweep()
+    sweeper.sweep()
+    assert bodies(redis_client) == [replies.progress("sql_query", 0)]
+    assert wakes.delivered == [TAG]
+    later = SweepTimes(ack_after_s=3600, progress_after_s=3600)
+    Sweeper(redis_client, Wakes(), later).sweep()
+    assert len(bodies(redis_client)) == 1
+
+
+def test_no_progress_of_waiting_turns_and_dry_runs(redis_client: redis.Redis) -> None:
+    ask(redis_client, "一")
+    Inbox(redis_client).put(text_message("li", "1"), "dry", dry_run=True)
+    for user, turn_id in (("zhang", ""), ("li", "dry")):
+        lease = Leases(redis_client, "turn").acquire(tag_of(user))
+        assert lease
+        if turn_id:
+            Turns(redis_client).begin(lease, turn_id)
+    times = SweepTimes(ack_after_s=3600, progress_after_s=-1.0, progress_every_s=-1.0)
+    Sweeper(redis_client, Wakes(), times).sweep()
+    assert bodies(redis_client) + bodies(redis_client, "li") == []
+
+
+def test_no_sender_is_woken_for_a_paused_app(redis_client: redis.Redis) -> None:
+    fill(redis_client, "t1", "甲")
+    AppState(redis_client).pause(TAG, "errcode 60020", 30)
+    wakes = Wakes()
+    Sweeper(redis_client, wakes, NO_ACK).sweep()
+    assert wakes.delivered == []
+    redis_client.delete(keys.send_pause(*tag_of("x").split(":")[:2]))
+    Sweeper(redis_client, wakes, NO_ACK).sweep()
+    assert wakes.delivered == [TAG]

@@ -16,9 +16,14 @@ USER = UserKeys(TAG)
 
 
 def fill(client: redis.Redis, turn_id: str, *bodies: str) -> None:
-    """End a turn with these parts."""
-    turns = Turns(client)
+    """Take a message and end its turn with these parts."""
     Inbox(client).put(text_message("zhang", turn_id), turn_id)
+    end(client, turn_id, *bodies)
+
+
+def end(client: redis.Redis, turn_id: str, *bodies: str) -> None:
+    """End the turn, which must be the first, with these parts."""
+    turns = Turns(client)
     lease = Leases(client, "turn").acquire(TAG)
     assert lease
     turns.begin(lease, turn_id)
@@ -49,7 +54,7 @@ def test_sent_part_leaves_and_the_next_is_head(redis_client: redis.Redis) -> Non
     outbox = Outbox(redis_client)
     fill(redis_client, "t1", "甲", "乙")
     lease = _held(redis_client)
-    assert _send(outbox, lease, Outcome("sent", msgid="m1")) == Claim("claimed", True)
+    assert _send(outbox, lease, Outcome("sent", msgid="m1")) == Claim("claimed", True, body="甲")
     done = outbox.read(TAG, "t1:1")
     assert done is not None
     assert (done.state, done.msgid, done.attempts) == ("sent", "m1", 1)
@@ -63,22 +68,39 @@ def test_a_claim_without_an_outcome_leaves_unknown(redis_client: redis.Redis) ->
     redis_client.delete(USER.lease("send"))
     part = _head(outbox)
     assert (part.state, part.attempts) == ("unknown", 1)
-    assert outbox.claim(_held(redis_client), part) == Claim("claimed", duplicate_check=True)
+    assert outbox.claim(_held(redis_client), part) == Claim("claimed", True, body="甲")
 
 
-def test_identical_text_is_sent_without_the_duplicate_check(redis_client: redis.Redis) -> None:
+def test_complaint_11_a_repeated_answer_differs_by_spaces_and_stays_checked(
+    redis_client: redis.Redis,
+) -> None:
     outbox = Outbox(redis_client)
     fill(redis_client, "t1", "好的")
     fill(redis_client, "t2", "好的")
     lease = _held(redis_client)
     assert _send(outbox, lease, Outcome("sent")).duplicate_check
-    assert not _send(outbox, lease, Outcome("sent")).duplicate_check
+    fill(redis_client, "t3", "好的")
+    assert _send(outbox, lease, Outcome("unknown")) == Claim("claimed", True, body="好的 ")
+    again = outbox.claim(lease, _head(outbox))
+    assert again == Claim("claimed", True, body="好的 "), "resent byte for byte"
+    assert outbox.settle(lease, _head(outbox), Outcome("sent"))
+    assert _send(outbox, lease, Outcome("sent")) == Claim("claimed", True, body="好的  ")
+
+
+def test_a_repeated_text_without_room_goes_unchecked(redis_client: redis.Redis) -> None:
+    outbox = Outbox(redis_client)
+    fill(redis_client, "t1", "x" * 2048)
+    fill(redis_client, "t2", "x" * 2048)
+    lease = _held(redis_client)
+    assert _send(outbox, lease, Outcome("sent")).duplicate_check
+    assert _send(outbox, lease, Outcome("sent")) == Claim("claimed", False, body="x" * 2048)
 
 
 def test_unknown_that_cannot_be_checked_is_not_sent_again(redis_client: redis.Redis) -> None:
     outbox = Outbox(redis_client)
-    fill(redis_client, "t1", "好的")
-    fill(redis_client, "t2", "好的")
+    fill(redis_client, "t1", "好" * 682)
+    fill(redis_client, "t2", "好" * 682)
+    redis_client.set(USER.sent_body("好" * 682) + ":repeats", 2)
     lease = _held(redis_client)
     _send(outbox, lease, Outcome("sent"))
     _send(outbox, lease, Outcome("unknown"))
@@ -106,7 +128,7 @@ def test_a_part_surely_not_taken_is_pending_again_and_checked(redis_client: redi
     assert outbox.held(TAG)
     assert _head(outbox).state == "pending"
     assert redis_client.llen(USER.send_times) == 0
-    assert outbox.claim(lease, _head(outbox)) == Claim("claimed", duplicate_check=True)
+    assert outbox.claim(lease, _head(outbox)) == Claim("claimed", True, body="好的")
 
 
 def test_pending_for_a_day_is_given_up(redis_client: redis.Redis) -> None:
@@ -161,8 +183,84 @@ def test_no_ack_after_the_end(redis_client: redis.Redis) -> None:
     assert not Outbox(redis_client).acknowledge(TAG, "t1", "收到")
 
 
-def test_pause_is_per_app(redis_client: redis.Redis) -> None:
+def test_an_ack_that_the_answer_overtook_is_left_out(redis_client: redis.Redis) -> None:
     outbox = Outbox(redis_client)
-    outbox.pause(TAG, "errcode 60020", 30)
-    assert outbox.paused(tag_of("li")) == "errcode 60020"
-    assert outbox.paused("other:1:li") == ""
+    Inbox(redis_client).put(text_message("zhang", "1"), "t1")
+    outbox.acknowledge(TAG, "t1", "收到")
+    end(redis_client, "t1", "答")
+    lease = _held(redis_client)
+    assert outbox.claim(lease, _head(outbox)).verdict == "dropped"
+    assert _head(outbox).body == "答"
+
+
+def test_the_last_third_of_a_minutes_budget_is_kept_for_answers(
+    redis_client: redis.Redis,
+) -> None:
+    outbox = Outbox(redis_client)
+    fill(redis_client, "t1", *(f"第{n}段" for n in range(20)))
+    Inbox(redis_client).put(text_message("zhang", "2"), "t2")
+    outbox.acknowledge(TAG, "t2", "收到")
+    lease = _held(redis_client)
+    for _ in range(20):
+        assert _send(outbox, lease, Outcome("sent")).verdict == "claimed"
+    assert outbox.claim(lease, _head(outbox)).verdict == "dropped"
+    end(redis_client, "t2", *(f"答{n}" for n in range(10)))
+    for _ in range(10):
+        assert _send(outbox, lease, Outcome("sent")).verdict == "claimed"
+
+
+def test_budget_of_1000_an_hour_keeps_a_tenth_for_answers(redis_client: redis.Redis) -> None:
+    outbox = Outbox(redis_client)
+    seconds, _ = redis_client.time()
+    old_ms = (int(seconds) - 1800) * 1000
+    redis_client.rpush(USER.send_times, *[old_ms] * 900)
+    Inbox(redis_client).put(text_message("zhang", "1"), "t1")
+    assert not outbox.acknowledge(TAG, "t1", "收到")
+    end(redis_client, "t1", "答")
+    lease = _held(redis_client)
+    assert _send(outbox, lease, Outcome("sent")).verdict == "claimed"
+    redis_client.rpush(USER.send_times, *[old_ms] * 99)
+    fill(redis_client, "t2", "答")
+    claim = outbox.claim(lease, _head(outbox))
+    assert claim.verdict == "wait"
+    assert 1700 < claim.wait_s <= 1800
+
+
+def test_progress_of_a_running_turn_is_merged_until_it_is_sent(redis_client: redis.Redis) -> None:
+    outbox = Outbox(redis_client)
+    Inbox(redis_client).put(text_message("zhang", "1"), "t1")
+    assert not outbox.progress(TAG, "t1", "太早"), "it waits in the queue"
+    turn_lease = Leases(redis_client, "turn").acquire(TAG)
+    assert turn_lease
+    Turns(redis_client).begin(turn_lease, "t1")
+    assert outbox.progress(TAG, "t1", "一")
+    assert not outbox.progress(TAG, "t1", "二")
+    assert [_head(outbox).kind, _head(outbox).body] == ["progress", "二"]
+    assert redis_client.llen(USER.outbox) == 1
+    lease = _held(redis_client)
+    assert _send(outbox, lease, Outcome("sent")).body == "二"
+    assert outbox.progress(TAG, "t1", "三")
+    assert _head(outbox).body == "三"
+
+
+def test_an_unreachable_user_gets_no_bridging_lines_until_one_arrives(
+    redis_client: redis.Redis,
+) -> None:
+    outbox = Outbox(redis_client)
+    fill(redis_client, "t1", "甲", "乙")
+    lease = _held(redis_client)
+    _send(outbox, lease, Outcome("refused", errcode=60111, unreachable=True))
+    assert outbox.unreachable(TAG) == 60111
+    for number in ("2", "3"):
+        Inbox(redis_client).put(text_message("zhang", number), f"t{number}")
+    assert not outbox.acknowledge(TAG, "t2", "收到")
+    _send(outbox, lease, Outcome("sent"))
+    assert outbox.unreachable(TAG) == 0
+    assert outbox.acknowledge(TAG, "t3", "收到")
+
+
+def test_a_notice_is_said_once(redis_client: redis.Redis) -> None:
+    outbox = Outbox(redis_client)
+    assert outbox.notice(TAG, "t1", "unsendable", "抱歉")
+    assert not outbox.notice(TAG, "t1", "unsendable", "抱歉")
+    assert (_head(outbox).kind, redis_client.llen(USER.outbox)) == ("notice", 1)
