@@ -240,11 +240,14 @@ def _reset() -> Response:
     connection = request.environ["werkzeug.socket"]
 
     def cut() -> Iterator[bytes]:
-        # Linger 0 makes the close a reset; the descriptor goes under the file objects around it.
-        linger = struct.pack("ii", 1, 0)
+        # Linger 0 makes the end of a socket a reset. The descriptor stays valid for the server's
+        # own clean-up: it becomes a pair whose other end is gone.
         with contextlib.suppress(OSError):
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-            os.close(connection.detach())
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            ours, other = socket.socketpair()
+            with ours:
+                other.close()
+                os.dup2(ours.fileno(), connection.fileno())
         raise ConnectionAbortedError
         yield b""
 

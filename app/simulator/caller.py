@@ -96,8 +96,8 @@ class Caller:
         callback_url: str,
         conversations: Conversations,
         clock: Callable[[], float],
-        faults: FaultScript,
         *,
+        faults: FaultScript | None = None,
         timeout_s: float = TIMEOUT_S,
         retry_pause_s: float = 1.0,
     ) -> None:
@@ -105,7 +105,7 @@ class Caller:
         self._corp = corp
         self._conversations = conversations
         self._clock = clock
-        self._faults = faults
+        self._faults = faults or FaultScript()
         self._timeout_s = timeout_s
         self._retry_pause_s = retry_pause_s
         self._cipher = CallbackCipher(corp.encoding_aes_key, corp.corp_id)

@@ -9,7 +9,7 @@
 | POST /sim/events | {user, event, event_key?}: an event such as enter_agent |
 | POST /sim/approvals | {count}: that many approval events of one second |
 | POST /sim/press | {user, msg_id, card, key}: a button of a template card |
-| GET, POST, DELETE /sim/faults | the rules in force; add {api, kind, value?, times?, probability?} |
+| GET, POST, DELETE /sim/faults | the rules; add {api, kind, value?, times?, probability?} |
 | GET, POST /sim/trusted-ips | {ips: [...]} or {ips: null}: 企业可信IP |
 | GET, POST /sim/pathological | the names; {name}: what the app answers to it |
 | GET /sim/conversations/<user> | bubbles after ``?after=``, waiting up to ``?wait_s=`` |

@@ -71,7 +71,7 @@ class Simulator:
             callback_url,
             self.conversations,
             clock,
-            self.faults,
+            faults=self.faults,
             timeout_s=callback_timeout_s,
             retry_pause_s=retry_pause_s,
         )
