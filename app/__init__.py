@@ -37,6 +37,8 @@ def create_app(
     from app.directory import departments_of
     from app.dispatch import Dispatcher, make_celery
     from app.intake import Intake, IntakeLimits
+    from app.store.app_state import AppState
+    from app.store.gate import Counters, Gate
     from app.store.server import connect
     from app.store.turns import Turns
     from app.wecom.crypto import WeComCrypto
@@ -66,6 +68,9 @@ def create_app(
         agent_id=settings.wecom_agent_id,
         intake=intake,
         turns=Turns(client),
+        app_state=AppState(client),
+        counters=Counters(client),
+        gate=Gate(client),
     )
 
     app = Flask(__name__, static_folder=None)

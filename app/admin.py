@@ -11,7 +11,7 @@ import json
 import logging
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from flask import Blueprint, Response, request
@@ -19,6 +19,8 @@ from flask import Blueprint, Response, request
 from app.boundary import error_json, json_response, read_body
 from app.intake import Intake
 from app.log import fields
+from app.store.app_state import AppState
+from app.store.gate import Counters, Gate
 from app.store.turns import Turn, Turns
 from app.wecom.message import InboundMessage, is_user_name
 from app.wecom.xml import strip_controls
@@ -104,6 +106,9 @@ class AdminApi:
     agent_id: str
     intake: Intake
     turns: Turns
+    app_state: AppState
+    counters: Counters
+    gate: Gate
 
     def authorize(self, authorization: str) -> None:
         """Raises ``AdminError``: 404 when the API is off, 401 for a wrong token."""
@@ -114,6 +119,15 @@ class AdminApi:
         matches = hmac.compare_digest(given.strip().encode("latin-1", "replace"), expected)
         if scheme.lower() != "bearer" or not matches:
             raise AdminError(401, "unauthorized", "send Authorization: Bearer <ADMIN_TOKEN>")
+
+    def status(self) -> dict[str, Any]:
+        """What an administrator must mend, and what has been counted. Raises ``RedisError``."""
+        alerts = self.app_state.alerts()
+        return {
+            "alerts": [{"app": app, **asdict(alert)} for app, alert in alerts.items()],
+            "queued": self.gate.queued(),
+            "counters": dict(self.counters.read()),
+        }
 
     def queue(self, message: TestMessage) -> str:
         """Queue ``message`` as if the user had sent it; the turn id. Raises ``RedisError``."""
@@ -136,7 +150,8 @@ class AdminApi:
 
 
 def blueprint(api: AdminApi) -> Blueprint:
-    """``POST /admin/test-message`` and ``GET /admin/turns/<id>``, behind the bearer token."""
+    """``POST /admin/test-message``, ``GET /admin/turns/<id>`` and ``GET /admin/status``, behind
+    the bearer token."""
     routes = Blueprint("admin", __name__, url_prefix="/admin")
 
     @routes.before_request
@@ -147,6 +162,10 @@ def blueprint(api: AdminApi) -> Blueprint:
     def test_message() -> Response:
         turn_id = api.queue(parse_test_message(read_body()))
         return json_response({"turn_id": turn_id}, 202)
+
+    @routes.get("/status")
+    def show_status() -> Response:
+        return json_response(api.status(), 200)
 
     @routes.get("/turns/<turn_id>")
     def show_turn(turn_id: str) -> Response:

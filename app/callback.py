@@ -7,8 +7,9 @@ Flask; ``blueprint`` is the thin layer around it. Knows nothing of what answers 
 from __future__ import annotations
 
 import logging
+import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import redis
@@ -17,13 +18,15 @@ from flask import Blueprint, Response, request
 from app.boundary import read_body
 from app.intake import Intake
 from app.log import fields
+from app.store.keys import DEDUPE_EXPIRY_S
 from app.wecom.crypto import WeComCrypto
-from app.wecom.errors import AgentIdError, CallbackError, MalformedError
+from app.wecom.errors import AgentIdError, CallbackError, MalformedError, StaleError
 from app.wecom.message import InboundMessage, parse
 
 logger = logging.getLogger(__name__)
 
 PATH = "/wecom/callback"
+FRESH_S = DEDUPE_EXPIRY_S / 2
 
 
 @dataclass(frozen=True)
@@ -37,10 +40,17 @@ class Reply:
 class CallbackReceiver:
     """Takes the callbacks of one app."""
 
-    def __init__(self, crypto: WeComCrypto, agent_id: str, intake: Intake) -> None:
+    def __init__(
+        self,
+        crypto: WeComCrypto,
+        agent_id: str,
+        intake: Intake,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._crypto = crypto
         self._agent_id = agent_id
         self._intake = intake
+        self._clock = clock
 
     def verify(self, query: Mapping[str, str]) -> Reply:
         """Answer WeCom's URL verification: 200 with the plaintext of ``echostr``, or 400, 403."""
@@ -61,7 +71,9 @@ class CallbackReceiver:
         or not for this app, and 503 only when Redis cannot take it: WeCom then delivers again.
         """
         try:
-            message = parse(self._crypto.decrypt(body, *_signed(query)))
+            signature, timestamp, nonce = _signed(query)
+            message = parse(self._crypto.decrypt(body, signature, timestamp, nonce))
+            self._check_fresh(timestamp)
             self._check_agent(message)
         except CallbackError as error:
             return _refused(error)
@@ -75,6 +87,17 @@ class CallbackReceiver:
             raise AgentIdError(
                 f"the message is for agent {message.agent_id[:32]!r}, "
                 f"WECOM_AGENT_ID is {self._agent_id!r}"
+            )
+
+    def _check_fresh(self, timestamp: str) -> None:
+        """A recording of a callback is a duplicate while its key is remembered, and stale later:
+        so no nonce need be kept, and a clock that is hours wrong loses nothing."""
+        if not timestamp.isascii() or not timestamp.isdecimal():
+            raise MalformedError("timestamp is not a number")
+        off_s = abs(self._clock() - int(timestamp[:12]))
+        if off_s > FRESH_S:
+            raise StaleError(
+                f"signed {off_s / 3600:.0f} h away from now: a recording, or the clock is wrong"
             )
 
     def _take(self, message: InboundMessage) -> Reply:

@@ -66,6 +66,12 @@ def _aes_key(value: str) -> str:
     return value
 
 
+def _message_type(value: str) -> str:
+    if value not in {"text", "markdown"}:
+        raise ValueError("expected text or markdown")
+    return value
+
+
 @dataclass(frozen=True)
 class Setting:
     """One environment variable. ``help`` is shown to Chinese users first."""
@@ -89,6 +95,12 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("WECOM_TOKEN", "", "接收消息服务器配置里的 Token", secret=True),
     Setting(
         "WECOM_ENCODING_AES_KEY", "", "接收消息服务器配置里的 EncodingAESKey，43 位", _aes_key, True
+    ),
+    Setting(
+        "WECOM_MESSAGE_TYPE",
+        "text",
+        "答案的消息类型：text 处处可见；markdown 有格式，但微信插件里看不到",
+        _message_type,
     ),
     Setting("WECOM_API_BASE", "https://qyapi.weixin.qq.com", "企业微信 API 地址", _url),
     Setting("REDIS_URL", "", "Redis 地址；空则 make demo 自带一个", secret=True),
@@ -139,6 +151,7 @@ class Settings:
     wecom_corp_secret: str
     wecom_token: str
     wecom_encoding_aes_key: str
+    wecom_message_type: str
     wecom_api_base: str
     redis_url: str
     admin_token: str

@@ -29,11 +29,15 @@ from workers import replies
 log = logging.getLogger(__name__)
 
 
-class TextClient(Protocol):
-    """Sends one text to one member; see ``app.wecom.client.WeComClient``."""
+class MessageClient(Protocol):
+    """Sends one message to one member; see ``app.wecom.client.WeComClient``."""
 
     def send_text(self, user: str, text: str, *, duplicate_check: bool = False) -> SendResult:
         """Raises ``ApiError``, ``TransportError`` or ``SendUnknownError``."""
+        ...
+
+    def send_markdown(self, user: str, text: str, *, duplicate_check: bool = False) -> SendResult:
+        """As ``send_text``."""
         ...
 
 
@@ -64,7 +68,7 @@ class Sender:
     def __init__(
         self,
         client: redis.Redis,
-        clients: Mapping[tuple[str, str], TextClient],
+        clients: Mapping[tuple[str, str], MessageClient],
         limits: DeliveryLimits | None = None,
         *,
         sleep: Callable[[float], None] = time.sleep,
@@ -111,7 +115,7 @@ class Sender:
             if self._outbox.head(tag) is None:
                 return
 
-    def _step(self, lease: Lease, client: TextClient) -> bool:
+    def _step(self, lease: Lease, client: MessageClient) -> bool:
         """One part; False when there is nothing more to do now."""
         part = self._outbox.head(lease.tag)
         if part is None or self._stopping.is_set():
@@ -149,10 +153,11 @@ class Sender:
         return settled and outcome.state in ("sent", "refused")
 
     def _send(
-        self, tag: str, user: str, part: Part, client: TextClient, duplicate_check: bool
+        self, tag: str, user: str, part: Part, client: MessageClient, duplicate_check: bool
     ) -> Outcome:
         try:
-            result = client.send_text(user, part.body, duplicate_check=duplicate_check)
+            send = client.send_markdown if part.markdown else client.send_text
+            result = send(user, part.body, duplicate_check=duplicate_check)
         except SendUnknownError as error:
             return Outcome("unknown", errmsg=str(error), wait_s=self._backoff_s(part))
         except TransportError as error:

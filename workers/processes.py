@@ -56,6 +56,7 @@ def serve_turns(
             client,
             agent,
             limits or TurnLimits(settings.turn_timeout_s, settings.session_expiry_s),
+            markdown=settings.wecom_message_type == "markdown",
             on_reply=dispatcher.deliver,
             on_more=dispatcher.wake,
             on_broken=on_broken,

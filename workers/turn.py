@@ -23,7 +23,7 @@ from app.store.inbox import Inbox
 from app.store.lease import Lease, Leases
 from app.store.sessions import Sessions
 from app.store.turns import Finish, Turn, Turns
-from app.wecom.markdown import to_text
+from app.wecom.markdown import to_text, to_wecom_markdown
 from app.wecom.reply import marked_parts
 from inference.errors import InferenceError
 from inference.protocol import Message
@@ -68,8 +68,9 @@ class TurnLimits:
 class TurnRunner:
     """Works on users' inboxes; safe to call from many threads and many processes.
 
-    ``on_reply(tag)`` and ``on_more(tag)`` are told that an outbox got a reply and that an inbox
-    holds more; both are hints. ``on_broken()`` is told that this process can answer nobody.
+    ``markdown`` answers in WeCom's Markdown rather than text. ``on_reply(tag)`` and
+    ``on_more(tag)`` are told that an outbox got a reply and that an inbox holds more; both are
+    hints. ``on_broken()`` is told that this process can answer nobody.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class TurnRunner:
         agent: Agent,
         limits: TurnLimits | None = None,
         *,
+        markdown: bool = False,
         on_reply: Callable[[str], object] = lambda tag: None,
         on_more: Callable[[str], object] = lambda tag: None,
         on_broken: Callable[[], None] = lambda: None,
@@ -86,6 +88,7 @@ class TurnRunner:
         self._redis = client
         self._agent = agent
         self._limits = limits or TurnLimits()
+        self._markdown = markdown
         self._inbox = Inbox(client)
         self._turns = Turns(client)
         self._sessions = Sessions(client)
@@ -197,7 +200,8 @@ class TurnRunner:
             on_step=on_step,
         )
         fallback = replies.TIMEOUT if result.status == "timeout" else _failed_text(turn)
-        text = to_text(result.text).strip() or fallback
+        convert = to_wecom_markdown if self._markdown else to_text
+        text = convert(result.text).strip() or fallback
         messages = [to_json(message) for message in result.messages]
         return Finish(
             status="done" if result.status == "ok" else "failed",
@@ -207,6 +211,7 @@ class TurnRunner:
             error="" if result.status == "ok" else result.status,
             session_document=_json(messages) if messages else "",
             session_expiry_s=self._limits.session_expiry_s,
+            markdown=self._markdown,
         )
 
     def _history(self, turn: Turn) -> list[Message]:

@@ -1,7 +1,8 @@
 -- End a turn: all of it or nothing.
 -- KEYS: fence, inbox, turn hash, first session, outbox, prefix of part hashes.
 -- ARGV: token, turn id, status, answer, steps (JSON), error, session document ('' for none),
---       session expiry (s), most documents, ended expiry (s), then the parts' texts.
+--       session expiry (s), most documents, ended expiry (s), markdown (0/1), then the parts'
+--       texts.
 -- Returns 1 when ended now, or by this very token before; 0 when the fence forbids it.
 local turn_id = ARGV[2]
 if redis.call('HGET', KEYS[3], 'ended_by') == ARGV[1] then return 1 end
@@ -23,12 +24,13 @@ if ARGV[7] ~= '' then
   redis.call('EXPIRE', session, ARGV[8])
 end
 
-local total = #ARGV - 10
+local total = #ARGV - 11
 if redis.call('HGET', KEYS[3], 'dry_run') == '1' then total = 0 end
 for seq = 1, total do
   local part_id = turn_id .. ':' .. seq
   redis.call('HSET', KEYS[6] .. part_id, 'id', part_id, 'turn_id', turn_id, 'kind', 'answer',
-    'seq', seq, 'total', total, 'body', ARGV[10 + seq], 'state', 'pending', 'attempts', 0,
+    'seq', seq, 'total', total, 'body', ARGV[11 + seq], 'markdown', ARGV[11],
+    'state', 'pending', 'attempts', 0,
     'created_ms', now_ms)
   redis.call('RPUSH', KEYS[5], part_id)
 end

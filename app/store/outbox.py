@@ -54,6 +54,7 @@ class Part:
     errcode: int
     errmsg: str
     created_ms: int
+    markdown: bool = False
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,7 @@ class Outbox:
             errcode=int(fields.get("errcode") or 0),
             errmsg=fields.get("errmsg", ""),
             created_ms=int(fields["created_ms"]),
+            markdown=fields.get("markdown") == "1",
         )
 
     def of_turn(self, tag: str, turn_id: str) -> list[Part]:

@@ -85,7 +85,8 @@ class Begin:
 class Finish:
     """How a turn ends. ``parts`` are texts of at most 2048 bytes each, in order.
 
-    ``session_document`` (JSON, "" for none) joins the session of the time the message came.
+    ``markdown``: the parts are sent as messages of that type. ``session_document`` (JSON, ""
+    for none) joins the session of the time the message came.
     """
 
     status: Status
@@ -95,6 +96,7 @@ class Finish:
     error: str = ""
     session_document: str = ""
     session_expiry_s: float = 7200.0
+    markdown: bool = False
 
 
 class Turns:
@@ -160,7 +162,7 @@ class Turns:
             args=[
                 *(lease.token, turn_id, finish.status, finish.answer, finish.steps, finish.error),
                 *(finish.session_document, max(1, int(finish.session_expiry_s))),
-                *(MAX_SESSION_TURNS, keys.ENDED_EXPIRY_S),
+                *(MAX_SESSION_TURNS, keys.ENDED_EXPIRY_S, int(finish.markdown)),
                 *finish.parts,
             ],
         )

@@ -11,6 +11,7 @@ Owns the tree and the policy table of error codes. Knows nothing of HTTP status 
     │   ├── DecryptError      signed, but the EncodingAESKey does not fit
     │   ├── CorpIdError       decrypted, but meant for another corp
     │   ├── AgentIdError      decrypted, but meant for another app
+    │   ├── StaleError        signed long ago: a recording, or a wrong clock
     │   └── MalformedError    parts are missing or are not what they should be
     ├── TransportError        no answer of the API; the message was surely not taken
     ├── SendUnknownError      the request left, the outcome is unknown; never resend blindly
@@ -72,6 +73,10 @@ class CorpIdError(CallbackError):
 
 class AgentIdError(CallbackError):
     """Decrypted, but the message belongs to another app of the corp."""
+
+
+class StaleError(CallbackError):
+    """Signed at a time so far from now that it may be a recording played back."""
 
 
 class MalformedError(CallbackError):

@@ -15,6 +15,7 @@ from werkzeug.test import TestResponse
 
 from app import MAX_BODY_BYTES, create_app, settings
 from app.settings import Settings
+from app.store.app_state import AppState
 from app.store.keys import user_tag
 from app.store.lease import Leases
 from app.store.server import RedisServer, connect
@@ -242,3 +243,17 @@ def test_without_redis_503(configured: Settings, tmp_path: Path) -> None:
             http.get("/admin/turns/x", headers=BEARER),
         ):
             assert (response.status_code, code(response)) == (503, "store_unavailable")
+
+
+def test_status_shows_what_to_mend_and_what_was_counted(
+    http: FlaskClient, redis_client: redis.Redis
+) -> None:
+    tag = f"{CORP}:{AGENT}:zhangsan"
+    AppState(redis_client).raise_alert(tag, 60020, "请把 203.0.113.7 加进企业可信IP", "203.0.113.7")
+    http.post("/admin/test-message", headers=BEARER, json={"user": "zhangsan", "text": "一"})
+    shown = http.get("/admin/status", headers=BEARER).get_json()
+    (alert,) = shown["alerts"]
+    assert (alert["app"], alert["errcode"]) == (f"{CORP}:{AGENT}", 60020)
+    assert alert["allow_ip"] == "203.0.113.7"
+    assert (shown["queued"], shown["counters"]["messages:queued"]) == (1, 1)
+    assert http.get("/admin/status").status_code == 401

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import time
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
@@ -17,11 +18,13 @@ from hypothesis import strategies as st
 from werkzeug.test import TestResponse
 
 from app import MAX_BODY_BYTES, create_app
+from app.callback import FRESH_S
 from app.dispatch import TURNS_QUEUE, make_celery, queue_key
 from app.settings import Settings
 from app.store.keys import user_tag
 from app.store.server import RedisServer, connect
 from tests.app.conftest import Queue
+from tests.app.wecom import sealing
 from tests.app.wecom.sealing import (
     AGENT,
     CORP,
@@ -154,6 +157,31 @@ def test_a_lost_wake_is_still_200(
 
 
 # --- refused ---
+
+
+@pytest.mark.parametrize("away_s", [-FRESH_S - 60, FRESH_S + 60])
+def test_a_recording_played_back_after_its_key_was_forgotten_is_403(
+    http: FlaskClient, queue: Queue, away_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sealing, "TIMESTAMP", str(int(time.time() + away_s)))
+    assert deliver(http, text_xml("你好")).status_code == 403
+    assert queue.of("zhangsan") == []
+
+
+@pytest.mark.parametrize("away_s", [-FRESH_S + 60, FRESH_S - 60])
+def test_a_clock_that_is_hours_wrong_loses_nothing(
+    http: FlaskClient, queue: Queue, away_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sealing, "TIMESTAMP", str(int(time.time() + away_s)))
+    assert_accepted(deliver(http, text_xml("你好")))
+    assert len(queue.of("zhangsan")) == 1
+
+
+def test_a_timestamp_that_is_no_number_is_400(
+    http: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sealing, "TIMESTAMP", "soon")
+    assert deliver(http, text_xml("你好")).status_code == 400
 
 
 def test_a_wrong_signature_is_403(http: FlaskClient, queue: Queue) -> None:

@@ -63,6 +63,8 @@ class FakeAgent:
             raise EngineStoppedError
         if word == "timeout":
             return AgentResult("", "timeout", (step,))
+        if word == "markdown":
+            return AgentResult(value, "ok", (step,))
         if word == "long":
             return AgentResult("长" * int(value), "ok", (step,))
         if word == "slow" and not self._wait(float(value), cancelled):
@@ -87,6 +89,7 @@ class FakeWeCom:
     def __init__(self, *script: Exception | None) -> None:
         self.sent: list[tuple[str, str]] = []
         self.checks: list[bool] = []
+        self.markdown: list[str] = []
         self.script = list(script)
         self._lock = threading.Lock()
 
@@ -99,6 +102,11 @@ class FakeWeCom:
                 raise error
             self.sent.append((user, text))
             return SendResult(0, "ok", f"msg{len(self.sent)}", "")
+
+    def send_markdown(self, user: str, text: str, *, duplicate_check: bool = False) -> SendResult:
+        """As ``app.wecom.client.WeComClient.send_markdown``."""
+        self.markdown.append(text)
+        return self.send_text(user, text, duplicate_check=duplicate_check)
 
 
 def wait_for(condition: Callable[[], object], limit_s: float = 30.0) -> None:

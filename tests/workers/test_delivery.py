@@ -58,6 +58,16 @@ def test_parts_go_out_in_order(redis_client: redis.Redis) -> None:
     assert Outbox(redis_client).head(TAG) is None
 
 
+def test_markdown_parts_go_out_as_markdown(redis_client: redis.Redis) -> None:
+    wecom = FakeWeCom()
+    fill(redis_client, "t1", "**甲**")
+    redis_client.hset(UserKeys(TAG).part("t1:1"), "markdown", 1)
+    fill(redis_client, "t2", "乙")
+    sender_of(redis_client, wecom).deliver(TAG)
+    assert wecom.markdown == ["**甲**"]
+    assert [text for _, text in wecom.sent] == ["**甲**", "乙"]
+
+
 def test_eight_senders_at_once_send_each_part_once(redis_client: redis.Redis) -> None:
     wecom = FakeWeCom()
     texts = [f"第{n}段" for n in range(25)]

@@ -324,3 +324,26 @@ def test_1000_turns_by_four_workers_run_once_and_in_order(redis_client: redis.Re
     assert outbox.head(tags[0]) is not None
     assert len(sessions.load(tags[0])) == 20
     assert all(turn.attempts == 1 for turn in (turn_of(redis_client, i) for i in order))
+
+
+def test_complaint_28_markdown_of_the_model_becomes_text(redis_client: redis.Redis) -> None:
+    ask(redis_client, "markdown:**华东**最好\n|区|额|\n|-|-|\n|华东|9|")
+    TurnRunner(redis_client, FakeAgent()).drain(TAG)
+    assert bodies(redis_client) == ["华东最好\n区：华东，额：9"]
+    part = Outbox(redis_client).head(TAG)
+    assert part is not None
+    assert not part.markdown
+
+
+def test_complaint_27_markdown_is_sent_only_where_it_was_opted_in(
+    redis_client: redis.Redis,
+) -> None:
+    first, second = ask(redis_client, "markdown:**华东**最好", "")
+    runner = TurnRunner(redis_client, FakeAgent(), markdown=True)
+    runner.drain(TAG)
+    runner.drain(TAG)
+    parts = [Outbox(redis_client).read(TAG, f"{turn_id}:1") for turn_id in (first, second)]
+    assert [(p.body, p.markdown) for p in parts if p] == [
+        ("**华东**最好", True),
+        (replies.EMPTY, False),
+    ]

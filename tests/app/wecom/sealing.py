@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import time
 
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
@@ -12,11 +13,11 @@ TOKEN = "QDG6eK"
 KEY = "jWmYm7qr5nMoAUwZRjGtBxmz3KA1tkAj3ykkR6q2B2C"
 CORP = "wx5823bf96d3bd56c7"
 AGENT = "1000003"
-TIMESTAMP, NONCE = "1409659813", "1372623149"
+TIMESTAMP, NONCE = str(int(time.time())), "1372623149"
 
 
 def sign(encrypted: str, token: str = TOKEN) -> str:
-    """``msg_signature`` over the fixed timestamp and nonce."""
+    """``msg_signature`` over one timestamp and nonce."""
     joined = "".join(sorted([token, TIMESTAMP, NONCE, encrypted]))
     return hashlib.sha1(joined.encode()).hexdigest()
 
