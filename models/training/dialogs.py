@@ -8,18 +8,19 @@ from __future__ import annotations
 import datetime
 import functools
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from models.training import documents, followups, turns
+from models.training import combinations, documents, followups, schema_jitter, turns
+from models.training.schema_jitter import Schema
 from models.training.templates import Split, Template, load, split
 from models.training.turns import Turn
 from tools import schemas, semantic
 from tools.schemas import ToolSchema
 from workers.agent.context import system_prompt
 
-Mode = Literal["train", "held_out"]
+Mode = Literal["train", "held_out", "combinations"]
 SEMANTIC_FILE = Path(__file__).parents[2] / "tools" / "demo_company" / "semantic.yaml"
 WEIGHTS: dict[str, float] = {
     "total": 8, "top": 11, "bottom": 4.5, "group": 6, "trend": 6, "peak_month": 1, "low_month": 1,
@@ -34,6 +35,10 @@ FOLLOW_SHARE = 0.2
 HISTORY_SHARE = 0.1
 """Part of the other dialogs that begin with a finished turn about something else."""
 ENGLISH_SHARE = 0.2
+VARIED_SHARE = 0.3
+"""Part of the prompts whose schema is not the demo's."""
+_TABLE_OF = {"target": "targets", "returns": "returns", "inventory": "inventory",
+             "staff": "staff", "customers": "customers"}  # fmt: skip
 FIXTURE_TODAYS = (datetime.date(2023, 1, 1), datetime.date(2026, 12, 31))
 
 
@@ -44,6 +49,7 @@ class Prompt:
     system: str
     tools: tuple[ToolSchema, ...]
     today: datetime.date
+    schema: Schema
 
 
 @dataclass(frozen=True)
@@ -71,47 +77,38 @@ def all_templates() -> Split:
     return split(load())
 
 
-def make_prompt(rng: random.Random, *, vary_schema: bool = False) -> Prompt:
+def make_prompt(rng: random.Random, *, vary_schema: bool | None = None) -> Prompt:
     """A prompt variant: a random day, document titles, tools and order of tables.
 
-    With ``vary_schema`` (see ``schema_jitter``) columns are renamed or added; the fixture model
-    keeps the demo company's names.
+    With ``vary_schema`` (see ``schema_jitter``) tables and columns are renamed, added or left
+    out; else the names are the demo company's. Training draws it for ``VARIED_SHARE``.
     """
-    del vary_schema
     first, last = FIXTURE_TODAYS
     today = first + datetime.timedelta(days=rng.randrange((last - first).days + 1))
     if rng.random() < 0.15:
         today = datetime.date(2024, 11, 15)
-    cards = list(demo_semantic().tables)
-    if rng.random() < 0.35:
-        rng.shuffle(cards)
-    if rng.random() < 0.25:
-        cards = [_shuffled_columns(rng, card) for card in cards]
+    if vary_schema is None:
+        vary_schema = rng.random() < VARIED_SHARE
+    make = schema_jitter.varied if vary_schema else schema_jitter.plain
+    schema = make(rng, demo_semantic())
     titles = list(documents.titles())
     if rng.random() < 0.6:
         titles = rng.sample(titles, min(len(titles), rng.randint(2, 6)))
         titles += [documents.invented_title(rng) for _ in range(rng.randint(0, 4))]
         rng.shuffle(titles)
-    text = system_prompt(
-        semantic.Semantic(tuple(cards), demo_semantic().metrics), today, tuple(titles)
-    )
+    text = system_prompt(schema.semantic, today, tuple(titles))
     tools = list(schemas.ALL)
     if rng.random() < 0.55:
         optional = rng.sample((schemas.HTTP_API, schemas.REPORT), rng.randint(1, 2))
         tools = [tool for tool in tools if tool not in optional]
-    return Prompt(text, tuple(tools), today)
+    return Prompt(text, tuple(tools), today, schema)
 
 
 def demo_prompt(today: datetime.date, tools: tuple[ToolSchema, ...] | None = None) -> Prompt:
     """The prompt of the demo: all tables, all documents, the three tools that work today."""
     shown = tools or (schemas.SQL_QUERY, schemas.PYTHON_EXEC, schemas.SEARCH_DOCS)
-    return Prompt(system_prompt(demo_semantic(), today, documents.titles()), shown, today)
-
-
-def _shuffled_columns(rng: random.Random, card: semantic.TableCard) -> semantic.TableCard:
-    columns = list(card.columns)
-    rng.shuffle(columns)
-    return replace(card, columns=tuple(columns))
+    text = system_prompt(demo_semantic(), today, documents.titles())
+    return Prompt(text, shown, today, Schema(demo_semantic()))
 
 
 class Sampler:
@@ -121,10 +118,15 @@ class Sampler:
         self._rng = rng
         source = source or all_templates()
         self._train = source.train
-        self._asked = source.train if mode == "train" else source.held_out
+        self._asked = source.held_out if mode == "held_out" else source.train
+        self._wants_held_out = mode == "combinations"
 
     def dialog(self, prompt: Prompt, intents: tuple[str, ...] = ()) -> Dialog:
         """One dialog; the last turn is of one of ``intents`` if any are named."""
+        with schema_jitter.using(prompt.schema):
+            return self._dialog(prompt, intents)
+
+    def _dialog(self, prompt: Prompt, intents: tuple[str, ...]) -> Dialog:
         rng = self._rng
         follow = any(i.startswith("follow") for i in intents) if intents else (
             rng.random() < FOLLOW_SHARE)  # fmt: skip
@@ -132,8 +134,14 @@ class Sampler:
             lang = "en" if rng.random() < ENGLISH_SHARE else "zh"
             made = self._followed(prompt, lang, intents) if follow else (
                 self._single(prompt, lang, intents))  # fmt: skip
-            if made is not None:
-                return Dialog(made, lang)
+            if made is None or self._wrong_combination(made):
+                continue
+            return Dialog(made, lang)
+
+    def _wrong_combination(self, made: tuple[Turn, ...]) -> bool:
+        """Whether a turn asks for a held-out combination, or the last one fails to when it must."""
+        held = [turn.frame is not None and combinations.held_out(turn.frame) for turn in made]
+        return not held[-1] if self._wants_held_out else any(held)
 
     def _single(
         self, prompt: Prompt, lang: str, intents: tuple[str, ...]
@@ -183,6 +191,7 @@ class Sampler:
             if code == lang
             and intent in (intents or WEIGHTS)
             and turns.TOOL_OF.get(intent, "sql_query") in names
+            and _TABLE_OF.get(intent) not in prompt.schema.dropped
         ]
         if not options:
             return None

@@ -63,6 +63,7 @@ def follow(
     if "{value}" in template.text:
         free = [c for c in ("region", "region", "category", "channel", "salesperson", "customer")
                 if c != last.dim]  # fmt: skip
+        free += [c for c in lexicon.DIMS if c not in lexicon.BASE_DIMS and c != last.dim]
         used = [column for column, _ in last.filters if column in free]
         filler.dim = rng.choice(used if used and rng.random() < 0.7 else free)
     if "dim}" in template.text or "dims}" in template.text:
@@ -94,7 +95,7 @@ def _edit(template: Template, last: Frame, asked: Frame, filler: Filler) -> Fram
             if filler.dim == "product_name":
                 filters.pop("category", None)
             filters[filler.dim] = value
-            ordered = tuple((c, filters[c]) for c in lexicon.FILTER_ORDER if c in filters)
+            ordered = tuple((c, filters[c]) for c in sorted(filters, key=lexicon.rank))
             return replace(last, filters=ordered)
         case "follow_metric":
             if last.intent == "share" and asked.metric not in _ADDITIVE:

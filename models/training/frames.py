@@ -43,7 +43,10 @@ _NAMED = {
 }  # fmt: skip
 _VARIANT_METRIC = {"amount": "销售额", "orders": "订单数", "quantity": "销量", "units": "销量",
                    "aov": "客单价", "order": "客单价", "price": "均价", "avgprice": "均价"}  # fmt: skip  # noqa: E501
+_METRIC_WEIGHTS = {"销售额": 50, "销量": 22, "订单数": 16, "客单价": 8, "均价": 4}
 _GRAINS = ("month", "quarter", "year")
+_SUMMED = re.compile(r"合计|[总共]|贡献|累计|加起来|total|sum|contribut|altogether|combined")
+_MEASURED = re.compile(r"\{n\}[个款名家位项种类条笔单大件强]")
 _ZH_N = "零一二三四五六七八九十"
 
 
@@ -113,8 +116,7 @@ class Filler:
         """The frame of what was filled."""
         filters = tuple(
             (column, self.filters[column])
-            for column in lexicon.FILTER_ORDER
-            if column in self.filters
+            for column in sorted(self.filters, key=lexicon.rank)
         )
         return Frame(
             self.template.intent, self.lang, self.template.tag,
@@ -145,7 +147,7 @@ class Filler:
         if intent == "having":
             self.threshold = (_operator(text, variant, self.lang), "")
         if "value" in slots and not self.dim:
-            self.dim = _pick(self.rng, _SCOPE_WEIGHTS)
+            self.dim = _pick(self.rng, _scope_weights())
         if "grain" in slots or {"dim", "dims"} & slots or self.dim:
             return
         if intent in ("peak_month", "low_month"):
@@ -161,19 +163,22 @@ class Filler:
         rng, lang = self.rng, self.lang
         match slot:
             case "metric":
-                additive = self.template.intent in ("yoy", "mom", "share", "average", "sql_python")
-                names = ("销售额", "销量", "订单数") if additive else tuple(lexicon.METRICS)
-                self.metric = rng.choices(names, (50, 22, 16, 8, 4)[: len(names)])[0]
+                additive = self.template.intent in (
+                    "yoy", "mom", "share", "average", "sql_python"
+                ) or bool(_SUMMED.search(text))
+                names = tuple(n for n, m in lexicon.METRICS.items() if m.additive or not additive)
+                self.metric = rng.choices(names, [_METRIC_WEIGHTS.get(n, 18) for n in names])[0]
                 return rng.choice(lexicon.metric_words(self.metric, lang))
             case "dim" | "dims":
                 return self._dim_word(slot)
             case "grain":
                 if not self.grain:
-                    self.grain = rng.choices(("month", "quarter", "year"), (55, 30, 15))[0]
+                    weights = (60, 40, 0 if self.template.intent == "mom" else 20)
+                    self.grain = rng.choices(("month", "quarter", "year"), weights)[0]
                 return {"month": "月", "quarter": "季度", "year": "年"}[self.grain] if (
                     lang == "zh") else self.grain  # fmt: skip
             case "dim2":
-                self.dim2 = _pick(rng, {c: w for c, w in _DIM_WEIGHTS.items() if c != self.dim})
+                self.dim2 = _pick(rng, {c: w for c, w in _dim_weights().items() if c != self.dim})
                 word = rng.choice(lexicon.dim_words(self.dim2, lang))
                 return word if lang == "zh" else word[0]
             case "period2":
@@ -202,7 +207,7 @@ class Filler:
 
     def _dim_word(self, slot: str) -> str:
         if not self.dim:
-            weights = dict(_DIM_WEIGHTS)
+            weights = _dim_weights()
             if self.template.intent == "share":
                 weights |= {"category": 30, "region": 30, "channel": 25, "product_name": 10}
             self.dim = _pick(self.rng, weights)
@@ -228,7 +233,7 @@ class Filler:
                                  rng.randint(2, 50)))  # fmt: skip
         latin = re.search(r"[A-Za-z] ?\{n\}", text)
         if self.lang == "zh" and self.limit <= 10 and not latin and rng.random() < 0.25:
-            return "两" if self.limit == 2 and "{n}个" in text else _ZH_N[self.limit]
+            return "两" if self.limit == 2 and _MEASURED.search(text) else _ZH_N[self.limit]
         return str(self.limit)
 
     def _scope(self, slots: set[str]) -> str:
@@ -237,12 +242,12 @@ class Filler:
             taken.add("product_name")
         count = self.rng.choices((0, 1, 2), (38, 46, 16))[0]
         if self.template.intent == "target":
-            taken |= set(_SCOPE_WEIGHTS) - {"region"}
+            taken |= set(_scope_weights()) - {"region"}
         elif self.template.intent == "returns":
-            taken |= set(_SCOPE_WEIGHTS) - {"product_name"}
+            taken |= set(_scope_weights()) - {"product_name"}
         chosen: list[str] = []
         for _ in range(count):
-            weights = {c: w for c, w in _SCOPE_WEIGHTS.items() if c not in taken}
+            weights = {c: w for c, w in _scope_weights().items() if c not in taken}
             if not weights:
                 break
             chosen.append(_pick(self.rng, weights))
@@ -269,6 +274,16 @@ class Filler:
         return phrase
 
 
+def _dim_weights() -> dict[str, int]:
+    added = set(lexicon.DIMS.maps[0]) - set(lexicon.BASE_DIMS)
+    return _DIM_WEIGHTS | dict.fromkeys(sorted(added), 25)
+
+
+def _scope_weights() -> dict[str, int]:
+    added = set(lexicon.DIMS.maps[0]) - set(lexicon.BASE_DIMS)
+    return _SCOPE_WEIGHTS | dict.fromkeys(sorted(added), 30)
+
+
 def _pick(rng: random.Random, weights: dict[str, int]) -> str:
     return rng.choices(tuple(weights), tuple(weights.values()))[0]
 
@@ -277,19 +292,22 @@ def say(rng: random.Random, column: str, value: str, lang: str) -> str:
     """A word for a value; names stay as they are."""
     if column in lexicon.VALUES:
         return rng.choice(lexicon.value_words(column, value, lang))
-    if lang == "en" and rng.random() < 0.85:
-        return lexicon.EN_FIXED.get(value, value)
+    if column in lexicon.FIXED and rng.random() < 0.85:
+        return rng.choice(lexicon.fixed_words(value, lang))
     return value
 
 
 def scope_phrase(rng: random.Random, filters: dict[str, str], lang: str) -> str:
     """Filters in words: 华东区手机 / 京东渠道的; ``in East China on JD``."""
-    said = {column: say(rng, column, value, lang) for column, value in filters.items()}
+    said = {column: _qualified(rng, column, say(rng, column, value, lang), lang)
+            for column, value in filters.items()}  # fmt: skip
     if lang == "en":
         leads = {"region": ("in ", "in ", "for "), "category": ("for ", "of "),
                  "channel": ("on ", "via ", "through "), "product_name": ("for ", "of "),
                  "customer": ("for customer ", "to "), "salesperson": ("by ", "of ")}  # fmt: skip
-        return " ".join(rng.choice(leads[column]) + word for column, word in said.items())
+        return " ".join(
+            rng.choice(leads.get(column, ("with ", "for "))) + word for column, word in said.items()
+        )
     columns = sorted(said, key=lambda column: column in ("category", "product_name"))
     text = ""
     for column in columns:
@@ -303,9 +321,21 @@ def scope_phrase(rng: random.Random, filters: dict[str, str], lang: str) -> str:
     return text
 
 
+def _qualified(rng: random.Random, column: str, word: str, lang: str) -> str:
+    """A value of a column that the demo lacks is often named with its column."""
+    if column in lexicon.BASE_DIMS or column not in lexicon.DIMS or rng.random() < 0.35:
+        return word
+    if lang == "en":
+        return f"{lexicon.DIMS[column].en[0][0]} {word}"
+    title = lexicon.DIMS[column].alias
+    return rng.choice((f"{title}为{word}的", f"{title}是{word}的", f"{word}{title}", f"{word}这个{title}"))
+
+
 def _operator(text: str, variant: str, lang: str) -> str:
     """The comparison that a having template asks for."""
     del lang
+    if re.search(r"未达|没达|没有达|达不到|没到|没卖到|没做到|不到", text):
+        return "<"
     if re.search(r"不低于|不少于|至少|以上|不小于|达到|at least|or more|no less", text):
         return ">="
     if re.search(r"不超过|不高于|至多|以下|不多于|以内|at most|or less|no more than", text):

@@ -9,8 +9,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import random
+from collections import ChainMap
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,18 @@ class Dim:
     """(singular, plural) words."""
 
 
-METRICS: dict[str, Metric] = {
+@dataclass(frozen=True)
+class Vocabulary:
+    """Words that only one prompt's schema has: dimensions, metrics, values of columns."""
+
+    dims: Mapping[str, Dim] = field(default_factory=dict)
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    values: Mapping[str, Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = field(
+        default_factory=dict
+    )
+
+
+BASE_METRICS: dict[str, Metric] = {
     m.alias: m
     for m in (
         Metric(
@@ -77,7 +89,7 @@ METRICS: dict[str, Metric] = {
         ),
     )
 }  # fmt: skip
-DIMS: dict[str, Dim] = {
+BASE_DIMS: dict[str, Dim] = {
     d.column: d
     for d in (
         Dim("region", "区域", ("区域", "区域", "地区", "大区", "片区"),
@@ -98,7 +110,7 @@ FILTER_ORDER = (
     "region", "category", "channel", "product_name", "customer", "salesperson", "reason",
     "warehouse", "department", "level", "city",
 )  # fmt: skip
-VALUES: dict[str, dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+BASE_VALUES: dict[str, dict[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
     "region": {
         "华东": (("华东区", "华东", "华东地区", "华东大区"), ("East China", "华东")),
         "华南": (("华南区", "华南", "华南地区", "华南大区"), ("South China", "华南")),
@@ -132,7 +144,7 @@ EN_DEPARTMENTS = {
 REASONS = ("七天无理由", "质量问题", "物流损坏", "与描述不符", "发错货")
 LEVELS = ("普通", "银牌", "金牌", "钻石")
 WAREHOUSES = ("上海仓", "广州仓", "北京仓", "武汉仓", "成都仓")
-_FIXED = {
+FIXED = {
     "reason": REASONS, "warehouse": WAREHOUSES, "department": DEPARTMENTS, "level": LEVELS,
 }  # fmt: skip
 EN_FIXED = {
@@ -142,6 +154,32 @@ EN_FIXED = {
     "北京仓": "Beijing warehouse", "武汉仓": "Wuhan warehouse", "成都仓": "Chengdu warehouse",
     **EN_DEPARTMENTS,
 }  # fmt: skip
+
+METRICS: ChainMap[str, Metric] = ChainMap({}, BASE_METRICS)
+DIMS: ChainMap[str, Dim] = ChainMap({}, BASE_DIMS)
+VALUES: ChainMap[str, Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = ChainMap(
+    {}, {**BASE_VALUES}
+)
+"""The built-in words under those of the prompt in hand; see ``speaking``."""
+
+
+@contextlib.contextmanager
+def speaking(vocabulary: Vocabulary) -> Iterator[None]:
+    """Within the block, METRICS, DIMS and VALUES hold the words of one prompt's schema."""
+    fronts = (METRICS.maps[0], DIMS.maps[0], VALUES.maps[0])
+    METRICS.maps[0] = dict(vocabulary.metrics)
+    DIMS.maps[0] = dict(vocabulary.dims)
+    VALUES.maps[0] = dict(vocabulary.values)
+    try:
+        yield
+    finally:
+        METRICS.maps[0], DIMS.maps[0], VALUES.maps[0] = fronts
+
+
+def rank(column: str) -> int:
+    """Place of a column's condition in canonical SQL."""
+    return FILTER_ORDER.index(column) if column in FILTER_ORDER else len(FILTER_ORDER)
+
 
 _PRODUCT_HEADS = (
     "星云青鸟远山鹿鸣凌峰墨舟磐石云阶暖阳雪原晴川微风清泉画屏书童流光竹简脉动听澜童行知更织网指尖"
@@ -230,12 +268,12 @@ def real_names(names: Mapping[str, tuple[str, ...]]) -> Iterator[None]:
 
 def member(rng: random.Random, column: str) -> str:
     """A value that the column may hold."""
-    if column in _real_names:
+    if column in _real_names and column not in VALUES.maps[0]:
         return rng.choice(_real_names[column])
     if column in VALUES:
         return rng.choice(tuple(VALUES[column]))
-    if column in _FIXED:
-        return rng.choice(_FIXED[column])
+    if column in FIXED:
+        return rng.choice(FIXED[column])
     names = {"product_name": product, "customer": customer, "salesperson": person, "city": city}
     return names[column](rng)
 
@@ -247,11 +285,12 @@ def _extra() -> Mapping[str, Any]:
     return yaml.safe_load(LEXICON_FILE.read_text(encoding="utf-8")) or {}
 
 
+@functools.cache
 def _more(section: str, key: str, lang: str) -> tuple[Any, ...]:
-    """Synonyms of lexicon.yaml at ``section: {key: {lang: [...]}}``."""
+    """Synonyms of lexicon.yaml at ``section: {key: {lang: [...]}}``; English pairs as tuples."""
     entry = _extra().get(section, {}).get(key, {})
     found = entry.get(lang, ()) if isinstance(entry, Mapping) else ()
-    return tuple(found)
+    return tuple(tuple(word) if isinstance(word, list) else word for word in found)
 
 
 @functools.cache
@@ -262,23 +301,25 @@ def words(section: str, lang: str) -> tuple[str, ...]:
     return tuple(word for word in found if isinstance(word, str))
 
 
-@functools.cache
 def metric_words(alias: str, lang: str) -> tuple[str, ...]:
     """What people call a metric, common words more often."""
-    return getattr(METRICS[alias], lang) + _more("metrics", alias, lang)
+    own: tuple[str, ...] = getattr(METRICS[alias], lang)
+    return own + _more("metrics", alias, lang)
 
 
-@functools.cache
 def dim_words(column: str, lang: str) -> tuple[Any, ...]:
     """What people call a dimension; (singular, plural) pairs in English."""
-    more = _more("dimensions", column, lang)
-    if lang == "en":
-        more = tuple(tuple(word) for word in more if isinstance(word, list) and len(word) == 2)
-    return getattr(DIMS[column], lang) + more
+    own: tuple[Any, ...] = getattr(DIMS[column], lang)
+    return own + _more("dimensions", column, lang)
 
 
-@functools.cache
+def fixed_words(value: str, lang: str) -> tuple[str, ...]:
+    """What people call a reason, warehouse, department or level."""
+    own = EN_FIXED.get(value, value) if lang == "en" else value
+    return (own, own, *_more("values", value, lang))
+
+
 def value_words(column: str, value: str, lang: str) -> tuple[str, ...]:
-    """What people call a value of region, category or channel."""
+    """What people call a value of a column that holds a few values."""
     own = VALUES[column][value][0 if lang == "zh" else 1]
     return own + _more("values", value, lang)

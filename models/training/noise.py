@@ -47,6 +47,9 @@ def disturb(rng: random.Random, text: str, lang: str, *, verbatim: bool) -> str:
         text += rng.choice(after + lexicon.words("suffixes", lang))
     if not verbatim:
         text = _retyped(rng, text, lang)
+    if rng.random() < 0.06:
+        mention = rng.choice(lexicon.words("mentions", lang))
+        text = mention + text if rng.random() < 0.85 else f"{text} {mention.strip(' ，')}"
     if rng.random() < 0.03:
         text = " " + text
     return text

@@ -141,7 +141,7 @@ def sample(
 ) -> tuple[Period, str]:
     """A period of one of ``kinds`` and a phrase for it, as somebody asks on ``today``."""
     weights = {"none": 14, "year": 22, "quarter": 30, "month": 18, "half": 5, "months": 5,
-               "years": 4, "days": 3, "day": 2}  # fmt: skip
+               "years": 4, "days": 3, "day": 3}  # fmt: skip
     kind = rng.choices(kinds, [weights[k] for k in kinds])[0]
     build = {
         "year": _year, "quarter": _quarter, "month": _month, "half": _half, "months": _months,
@@ -293,9 +293,12 @@ def _days(rng: random.Random, lang: str, today: datetime.date) -> tuple[Period, 
 
 
 def _day(rng: random.Random, lang: str, today: datetime.date) -> tuple[Period, str]:
-    if rng.random() < 0.4:
-        period = Period("day", day=today.isoformat())
-        return period, rng.choice(("今天", "今日", "当天") if lang == "zh" else ("today",))
+    if rng.random() < 0.6:
+        back = rng.choices((0, 1, 2), (40, 50, 10))[0]
+        period = Period("day", day=(today - datetime.timedelta(days=back)).isoformat())
+        zh = (("今天", "今日", "当天"), ("昨天", "昨日", "昨天"), ("前天",))[back]
+        en = (("today",), ("yesterday",), ("the day before yesterday",))[back]
+        return period, rng.choice(zh if lang == "zh" else en)
     day = today - datetime.timedelta(days=rng.randint(1, 1500))
     period = Period("day", day=day.isoformat())
     if lang == "en":

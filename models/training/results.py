@@ -65,12 +65,12 @@ def _row_count(rng: random.Random, frame: Frame, query: Query) -> int:
     if query.shape == "spans" or (frame.intent == "compare" and frame.values):
         return 2
     first = query.columns[0]
-    fixed = {"region": 7, "category": 6, "channel": 5}
+    fixed = {column: len(values) for column, values in lexicon.VALUES.items()}
     cut = re.search(r" LIMIT (\d+)$", query.sql)
     limit = int(cut[1]) if cut else 25
     if first.role == "member" and first.ref in fixed:
         count = fixed[first.ref]
-        return min(limit, count if rng.random() < 0.8 else rng.randint(2, count))
+        return min(limit, count if rng.random() < 0.8 else rng.randint(min(2, count), count))
     sizes = {"reason": 5, "warehouse": 5, "department": 8, "level": 4}
     if first.role in sizes and query.shape == "rows":
         return min(limit, rng.randint(2, sizes[first.role]))
@@ -141,6 +141,8 @@ def figure(rng: random.Random, metric: str, scale: float) -> Value:
         return round(10 ** (3.2 + 5.5 * scale) * rng.uniform(0.15, 1.2), 2)
     if metric in ("客单价", "均价"):
         return round(10 ** (1.8 + 2.2 * scale) * rng.uniform(0.5, 1.2), 2)
+    if metric not in ("销量", "订单数"):
+        return round(10 ** (1.5 + 5 * scale) * rng.uniform(0.15, 1.2), rng.choice((0, 1, 2, 2)))
     return max(1, int(10 ** (0.8 + 4.6 * scale) * rng.uniform(0.15, 1.2)))
 
 

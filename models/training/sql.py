@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from models.training import records
+from models.training import records, schema_jitter
 from models.training.frames import Frame
 from models.training.lexicon import DIMS, METRICS
 from models.training.periods import Period
@@ -23,7 +23,7 @@ def build(frame: Frame) -> Query:
         "having": _having, "target": _target, "price": _price, "list": _list, "returns": records.returns,  # noqa: E501
         "inventory": records.inventory, "staff": records.staff, "customers": records.customers, "sql_python": _series,  # noqa: E501
     }  # fmt: skip
-    return builders[frame.intent](frame)
+    return schema_jitter.adapt(builders[frame.intent](frame))
 
 
 def _figure(frame: Frame) -> tuple[str, Column]:

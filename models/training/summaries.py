@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import random
 
+from models.training import lexicon
 from models.training.frames import Frame
-from models.training.results import Result
+from models.training.results import SHOWN_ROWS, Result
 from models.training.sql import Query
 
 _UNITS = {"销售额": "元", "销量": "件", "订单数": "单", "客单价": "元", "均价": "元", "退货数量": "件",  # noqa: E501
@@ -22,12 +23,46 @@ _SAID_ORDER = ("region", "channel", "customer", "salesperson", "category", "prod
                "warehouse", "department", "level", "city")  # fmt: skip
 
 
+_EN = {
+    "销售额": "sales", "销量": "units sold", "订单数": "number of orders",
+    "客单价": "average order value", "均价": "average price", "退货数量": "units returned",
+    "人数": "number of people", "客户数": "number of customers", "库存": "stock",
+    "安全库存": "safety stock", "目标": "target", "实际": "actual sales", "占比": "share",
+    "完成率": "completion rate", "退货率": "return rate", "金额": "amount",
+}  # fmt: skip
+_EN_COUNTS = {"产品数": "products", "区域数": "regions", "品类数": "categories", "渠道数": "channels",
+              "客户数": "customers", "销售员数": "salespeople"}  # fmt: skip
+
+
+def english(alias: str) -> str:
+    """What an English answer calls a result column."""
+    if alias in _EN:
+        return _EN[alias]
+    if alias in _EN_COUNTS:
+        return f"number of {_EN_COUNTS[alias]}"
+    if alias in lexicon.METRICS:
+        return lexicon.METRICS[alias].en[0]
+    if alias.startswith("平均"):
+        return f"average {english(alias[2:]).removeprefix('average ')}"
+    dims = {f"{dim.alias}数": dim.en[0][1] for dim in lexicon.DIMS.values()}
+    return f"number of {dims[alias]}" if alias in dims else alias
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _said_rank(column: str) -> int:
+    return _SAID_ORDER.index(column) if column in _SAID_ORDER else len(_SAID_ORDER)
+
+
 def scope(frame: Frame, lang: str) -> str:
     """Filters in words: 华东区手机; the bare values in English."""
     words = []
-    for column, value in sorted(frame.filters, key=lambda item: _SAID_ORDER.index(item[0])):
-        word = f"{value}区" if column == "region" else f"{value}渠道" if (
-            column == "channel" and value != "门店") else value  # fmt: skip
+    for column, value in sorted(frame.filters, key=lambda item: _said_rank(item[0])):
+        known = value in lexicon.BASE_VALUES.get(column, ())
+        word = f"{value}区" if column == "region" and known else f"{value}渠道" if (
+            column == "channel" and known and value != "门店") else value  # fmt: skip
         words.append(word if lang == "zh" else value)
     return "".join(words) if lang == "zh" else ", ".join(words)
 
@@ -155,6 +190,8 @@ def _time(rng: random.Random, frame: Frame, query: Query, result: Result) -> str
     where = place(frame)
     first, last = result.cells[0], result.cells[-1]
     del rng
+    if len(result.cells) > SHOWN_ROWS:
+        return f"{where}{title}共{len(result.rows)}个时间点，第1个是{step(first[0], ref)}，为{_cell(query, first, 1)}。"  # noqa: E501
     return (f"{where}{title}从{step(first[0], ref)}的{_cell(query, first, 1)}到{step(last[0], ref)}的"  # noqa: E501
             f"{_cell(query, last, 1)}，共{len(result.rows)}个时间点。")  # fmt: skip
 
@@ -203,17 +240,21 @@ def _person(rng: random.Random, frame: Frame, query: Query, result: Result) -> s
 def _english(rng: random.Random, frame: Frame, query: Query, result: Result) -> str:
     first, last, where = result.cells[0], result.cells[-1], place_en(frame)
     names = [column.alias for column in query.columns]
+    said = [english(name) for name in names]
     count = len(result.rows)
     if query.shape == "one":
         if frame.intent == "share":
             return f"{frame.values[0]} has {first[0]}, a share of {first[1]}%{where}."
         if len(first) == 1:
-            return f"{names[0]}{where} is {first[0]}."
+            return f"{_capital(said[0])}{where}: {first[0]}."
         if names[-1] in ("同比", "环比"):
-            return f"{frame.metric}{where} is {first[0]} against {first[1]} before, a change of {first[2]}%."  # noqa: E501
-        return f"{names[0]} {first[0]}, {names[1]} {first[1]}, {names[2]} {first[2]}%{where}."
+            return f"{_capital(english(frame.metric))}{where}: {first[0]} against {first[1]} before, a change of {first[2]}%."  # noqa: E501
+        return f"{_capital(said[0])} {first[0]}, {said[1]} {first[1]}, {said[2]} {first[2]}%{where}."
     if query.shape == "time":
-        return f"{names[1]}{where} went from {first[1]} ({first[0]}) to {last[1]} ({last[0]})."
+        if count > SHOWN_ROWS:
+            return f"{_capital(said[1])}{where} has {count} points; the first is {first[1]} ({first[0]})."  # noqa: E501
+        return (f"{_capital(said[1])}{where} went from {first[1]} ({first[0]}) to {last[1]} "
+                f"({last[0]}).")  # fmt: skip
     if query.shape in ("names", "people"):
         return f"There are {count}{where}, such as {', '.join(row[0] for row in result.cells[:3])}."
     if query.shape == "person":
@@ -228,6 +269,6 @@ def _english(rng: random.Random, frame: Frame, query: Query, result: Result) -> 
         return f"{count} rows{where}; the first is {first[0]}, {first[1]}, {first[2]}."
     word = "lowest" if " ASC" in query.sql else "highest"
     return rng.choice((
-        f"Of {count} rows{where}, {first[0]} has the {word} {names[1]}: {first[1]}.",
-        f"{first[0]} has the {word} {names[1]}{where}, {first[1]} ({count} rows).",
+        f"Of {count} rows{where}, {first[0]} has the {word} {said[1]}: {first[1]}.",
+        f"{first[0]} has the {word} {said[1]}{where}, {first[1]} ({count} rows).",
     ))  # fmt: skip

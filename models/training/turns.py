@@ -17,7 +17,7 @@ from models.training.frames import Filler, Frame, tidy
 from models.training.free_slots import CURRENCIES
 from models.training.lexicon import METRICS
 from models.training.sql import Query
-from models.training.summaries import place, place_en
+from models.training.summaries import english, place, place_en
 from models.training.templates import Template
 
 SQL_INTENTS = (
@@ -159,7 +159,7 @@ def _statistic(rng: random.Random, filler: Filler) -> Turn:
     if frame.lang == "zh":
         answer = f"{place(frame)}{_steps(frame)}{alias}的{title}是{printed}{unit}。"
     else:
-        answer = f"The {title} of {alias}{place_en(frame)} is {printed}{unit}."
+        answer = f"The {title} of {english(alias)}{place_en(frame)} is {printed}{unit}."
     second = Call("python_exec", {"code": code}, printed)
     return Turn(asked, (first, second), answer, "sql_python")
 
