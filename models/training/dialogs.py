@@ -96,6 +96,8 @@ def make_prompt(rng: random.Random, *, vary_schema: bool | None = None) -> Promp
         titles = rng.sample(titles, min(len(titles), rng.randint(2, 6)))
         titles += [documents.invented_title(rng) for _ in range(rng.randint(0, 4))]
         rng.shuffle(titles)
+    if schema.columns:
+        titles = titles[:4]
     text = system_prompt(schema.semantic, today, tuple(titles))
     tools = list(schemas.ALL)
     if rng.random() < 0.55:

@@ -115,8 +115,7 @@ class Filler:
     def frame(self) -> Frame:
         """The frame of what was filled."""
         filters = tuple(
-            (column, self.filters[column])
-            for column in sorted(self.filters, key=lexicon.rank)
+            (column, self.filters[column]) for column in sorted(self.filters, key=lexicon.rank)
         )
         return Frame(
             self.template.intent, self.lang, self.template.tag,
@@ -164,7 +163,11 @@ class Filler:
         match slot:
             case "metric":
                 additive = self.template.intent in (
-                    "yoy", "mom", "share", "average", "sql_python"
+                    "yoy",
+                    "mom",
+                    "share",
+                    "average",
+                    "sql_python",
                 ) or bool(_SUMMED.search(text))
                 names = tuple(n for n, m in lexicon.METRICS.items() if m.additive or not additive)
                 self.metric = rng.choices(names, [_METRIC_WEIGHTS.get(n, 18) for n in names])[0]
@@ -328,7 +331,9 @@ def _qualified(rng: random.Random, column: str, word: str, lang: str) -> str:
     if lang == "en":
         return f"{lexicon.DIMS[column].en[0][0]} {word}"
     title = lexicon.DIMS[column].alias
-    return rng.choice((f"{title}为{word}的", f"{title}是{word}的", f"{word}{title}", f"{word}这个{title}"))
+    return rng.choice(
+        (f"{title}为{word}的", f"{title}是{word}的", f"{word}{title}", f"{word}这个{title}")
+    )
 
 
 def _operator(text: str, variant: str, lang: str) -> str:

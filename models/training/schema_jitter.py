@@ -1,4 +1,3 @@
-# ruff: noqa: E501
 """Schemas other than the demo's: renamed and added columns and tables, other values.
 
 Owns ``Schema``: what one prompt shows, and how canonical SQL is put into its names. Knows

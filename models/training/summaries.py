@@ -30,8 +30,8 @@ _EN = {
     "安全库存": "safety stock", "目标": "target", "实际": "actual sales", "占比": "share",
     "完成率": "completion rate", "退货率": "return rate", "金额": "amount",
 }  # fmt: skip
-_EN_COUNTS = {"产品数": "products", "区域数": "regions", "品类数": "categories", "渠道数": "channels",
-              "客户数": "customers", "销售员数": "salespeople"}  # fmt: skip
+_EN_COUNTS = {"产品数": "products", "区域数": "regions", "品类数": "categories",
+              "渠道数": "channels", "客户数": "customers", "销售员数": "salespeople"}  # fmt: skip
 
 
 def english(alias: str) -> str:
@@ -249,7 +249,8 @@ def _english(rng: random.Random, frame: Frame, query: Query, result: Result) -> 
             return f"{_capital(said[0])}{where}: {first[0]}."
         if names[-1] in ("同比", "环比"):
             return f"{_capital(english(frame.metric))}{where}: {first[0]} against {first[1]} before, a change of {first[2]}%."  # noqa: E501
-        return f"{_capital(said[0])} {first[0]}, {said[1]} {first[1]}, {said[2]} {first[2]}%{where}."
+        return (f"{_capital(said[0])} {first[0]}, {said[1]} {first[1]}, {said[2]} {first[2]}%"
+                f"{where}.")  # fmt: skip
     if query.shape == "time":
         if count > SHOWN_ROWS:
             return f"{_capital(said[1])}{where} has {count} points; the first is {first[1]} ({first[0]})."  # noqa: E501
