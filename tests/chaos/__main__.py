@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
+import signal
+import subprocess
 import sys
 import tempfile
 from itertools import cycle, islice
 from pathlib import Path
 
+from app.demo.stack import TODAY
 from tests.chaos.disturbance import Intensity
 from tests.chaos.run import Load, Report, fake_texts, run
 
@@ -32,10 +34,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--users", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--model", type=Path, help="folder of the model for the second phase")
+    parser.add_argument("--database", type=Path, default=Path("var/company.db"))
     parser.add_argument("--model-messages", type=int, default=200)
     parser.add_argument("--only-model", action="store_true", help="skip the first phase")
     parser.add_argument("--keep", type=Path, help="keep logs and Redis data in this new folder")
     options = parser.parse_args(argv)
+    # So that what was started is ended too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     reports = []
     with tempfile.TemporaryDirectory(prefix="hutong-chaos-") as temporary:
         folder = options.keep or Path(temporary)
@@ -64,10 +69,13 @@ def _fake_phase(options: argparse.Namespace, folder: Path) -> Report:
 
 
 def _model_phase(options: argparse.Namespace, folder: Path) -> Report:
-    os.environ["HUTONG_MODEL_DIR"] = str(options.model.resolve())
+    database = options.database.resolve()
+    if not database.exists():
+        out = str(database.parent)
+        subprocess.run([sys.executable, "-m", "tools.demo_company", "--out", out], check=True)
     users = 20
-    questions = islice(cycle(QUESTIONS.read_text("utf-8").split("\n")), None)
-    asked = [line for line in islice(questions, 4 * options.model_messages) if line.strip()]
+    questions = [line for line in QUESTIONS.read_text("utf-8").split("\n") if line.strip()]
+    asked = list(islice(cycle(questions), options.model_messages))
     each = max(1, options.model_messages // users)
     texts = [asked[user * each : (user + 1) * each] for user in range(users)]
     load = Load(
@@ -78,6 +86,11 @@ def _model_phase(options: argparse.Namespace, folder: Path) -> Report:
         seed=options.seed,
         most_open=40,
         calm_limit_s=1200.0,
+        variables={
+            "HUTONG_MODEL_DIR": str(options.model.resolve()),
+            "HUTONG_SQL_DATABASE": str(database),
+            "HUTONG_TODAY": TODAY,
+        },
     )
     return _report("demo model", run(load, folder))
 

@@ -45,16 +45,19 @@ class Driver:
         answered: Callable[[], int],
         most_open: int,
         held: Callable[[float], bool],
+        most_copies: int = MOST_COPIES,
     ) -> None:
         """``texts`` has one list per employee; no more than ``most_open`` wait for an answer.
 
-        ``held(progress)`` says whether the next message must wait for the disturbance.
+        ``held(progress)`` says whether the next message must wait for the disturbance. Every
+        message is delivered at least once and, if it was taken, up to ``most_copies`` times.
         """
         self._simulator = simulator
         self._seed = seed
         self._answered = answered
         self._most_open = most_open
         self._held = held
+        self._most_copies = most_copies
         employees = simulator.corp.employees
         self.said = [
             Said(employee.user_id, number, text)
@@ -109,7 +112,7 @@ class Driver:
         with self._lock:
             self._started += 1
         said.msg_id, plain = caller.message_xml(said.user, {"Content": said.text}, kind="text")
-        wanted = chance.randrange(1, MOST_COPIES + 1)
+        wanted = chance.randrange(1, self._most_copies + 1)
         late = chance.uniform(0, 3)
         at_once = chance.random() < 0.3
         if wanted > 1 and at_once:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import redis
@@ -27,7 +27,7 @@ class Load:
     """Who says what, and how hard the processes are shaken meanwhile.
 
     ``texts``: one list of messages per user. ``calm_limit_s``: how long the rest may take at the
-    end; what is unanswered then is lost.
+    end; what is unanswered then is lost. ``variables`` join the environment of the processes.
     """
 
     texts: Sequence[Sequence[str]]
@@ -37,6 +37,7 @@ class Load:
     seed: int = 1
     most_open: int = 250
     calm_limit_s: float = 300.0
+    variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def messages(self) -> int:
@@ -78,7 +79,7 @@ def fake_texts(users: int, each: int) -> list[list[str]]:
 
 def run(load: Load, folder: Path) -> Report:
     """Do it. Raises only when the processes do not come up at all."""
-    stack = Stack(folder, len(load.texts), load.worker, load.workers)
+    stack = Stack(folder, len(load.texts), load.worker, load.workers, load.variables)
     with stack.running(), connect(stack.server.url, timeout_s=10) as client:
         answers = _Answers(stack)
         disturbance = Disturbance(stack, load.intensity, load.seed, lambda: driver.progress)

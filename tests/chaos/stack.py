@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,7 +22,6 @@ import requests
 
 from app.demo.local_http import local_session
 from app.demo.processes import free_port
-from app.settings import Settings, load
 from app.simulator.corp import Corp, Employee
 from app.simulator.crypto import new_encoding_aes_key
 from app.simulator.service import Simulator
@@ -81,8 +80,16 @@ class Part:
 class Stack:
     """Everything between the employees and the (fake) model."""
 
-    def __init__(self, folder: Path, users: int, worker: Sequence[str], workers: int = 2) -> None:
-        """``worker`` is the command line of a turn worker after ``python``."""
+    def __init__(
+        self,
+        folder: Path,
+        users: int,
+        worker: Sequence[str],
+        workers: int = 2,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        """``worker`` is the command line of a turn worker after ``python``; ``variables`` join
+        the environment of every process."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.server = RedisServer(folder)
@@ -105,22 +112,16 @@ class Stack:
         )
         self._api = make_http_server(self.simulator, HOST, 0)
         self._workers = workers
+        self._variables = dict(variables or {})
         self._worker = tuple(worker)
         self.parts: list[Part] = []
-
-    @property
-    def settings(self) -> Settings:
-        """Of every process."""
-        return load(self._environment())
 
     def _environment(self) -> dict[str, str]:
         kept = {
             k: v for k, v in os.environ.items() if not k.startswith(("WECOM_", "HUTONG_", "REDIS_"))
         }
-        data = {k: v for k, v in os.environ.items() if k in _PASSED_ON}
         return {
             **kept,
-            **data,
             "REDIS_URL": self.server.url,
             "WECOM_CORP_ID": self.corp.corp_id,
             "WECOM_AGENT_ID": str(AGENT_ID),
@@ -133,6 +134,7 @@ class Stack:
             "PYTHONUNBUFFERED": "1",
             "NO_PROXY": HOST,
             "no_proxy": HOST,
+            **self._variables,
         }
 
     def of_kind(self, kind: str) -> list[Part]:
@@ -201,9 +203,6 @@ class Stack:
                         # Children of a killed web master may hold its port a little longer.
                         part.signal(signal.SIGKILL)
                         part.start()
-
-
-_PASSED_ON = ("HUTONG_MODEL_DIR", "HUTONG_SQL_DATABASE", "HUTONG_TODAY", "HUTONG_DATA_DIR")
 
 
 def _answers(http: requests.Session, url: str) -> bool:

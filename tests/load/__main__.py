@@ -62,6 +62,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--servers", action="store_true", help="compare all servers installed")
     options = parser.parse_args(argv)
+    # So that what was started is ended too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     corp = Corp(
         "wwload",
         1000002,

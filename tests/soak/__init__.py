@@ -1,0 +1,1 @@
+"""Many users one after the other: what the processes keep of them."""
