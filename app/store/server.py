@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import Literal
 
 import redis
 from redis.backoff import ExponentialWithJitterBackoff
@@ -84,7 +85,16 @@ class RedisServer:
     for this user only. Start is safe against a second process starting at the same moment.
     """
 
-    def __init__(self, data_dir: Path, redis_url: str = "") -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        redis_url: str = "",
+        *,
+        appendfsync: Literal["everysec", "always"] = "everysec",
+    ) -> None:
+        """``appendfsync`` is for a server started here: ``everysec`` may lose the last second
+        when the power fails (never when a process is killed), ``always`` nothing."""
+        self._appendfsync = appendfsync
         self._data_dir = data_dir.resolve() / "redis"
         self._socket = socket_path(self._data_dir)
         self._given_url = redis_url
@@ -141,7 +151,7 @@ class RedisServer:
             *(str(find_binary()), "--port", "0"),
             *("--unixsocket", str(self._socket), "--unixsocketperm", "700"),
             *("--dir", str(self._data_dir), "--logfile", str(log), "--daemonize", "no"),
-            *("--appendonly", "yes", "--appendfsync", "everysec", "--save", ""),
+            *("--appendonly", "yes", "--appendfsync", self._appendfsync, "--save", ""),
             *("--maxmemory-policy", "noeviction"),
         ]
         # Its own session: a Ctrl-C in the terminal must reach the workers before the server.

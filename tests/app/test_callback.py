@@ -21,6 +21,7 @@ from app import MAX_BODY_BYTES, create_app
 from app.callback import FRESH_S
 from app.dispatch import TURNS_QUEUE, make_celery, queue_key
 from app.settings import Settings
+from app.store.app_state import AppState
 from app.store.keys import user_tag
 from app.store.server import RedisServer, connect
 from tests.app.conftest import Queue
@@ -142,6 +143,18 @@ def test_events_nobody_waits_on_are_dropped_with_a_log_line(
 
 def test_a_message_without_agent_id_is_taken_for_our_app(http: FlaskClient, queue: Queue) -> None:
     assert_accepted(deliver(http, text_xml("你好").replace(b"AgentID>", b"Other>")))
+    assert len(queue.of("zhangsan")) == 1
+
+
+def test_complaint_3_a_send_failure_never_reaches_the_callback(
+    http: FlaskClient, queue: Queue, redis_client: redis.Redis
+) -> None:
+    """mostlittlebee/chatgpt-on-wecom#9: 60020 in the handler -> 500 -> retries -> doubled work."""
+    app = AppState(redis_client)
+    app.raise_alert(f"{CORP}:{AGENT}:zhangsan", 60020, "x", "203.0.113.7")
+    app.pause(f"{CORP}:{AGENT}:zhangsan", "errcode 60020", 60)
+    for _ in range(3):
+        assert_accepted(deliver(http, text_xml("你好")))
     assert len(queue.of("zhangsan")) == 1
 
 

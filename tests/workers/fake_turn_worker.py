@@ -14,7 +14,7 @@ from tests.workers.fakes import FakeAgent
 from workers.processes import serve_turns
 from workers.turn import TurnLimits
 
-LEASE_TTL_S = 1.5
+LEASE_TTL_S = float(os.environ.get("TEST_LEASE_TTL_S", "1.5"))
 
 
 @contextlib.contextmanager

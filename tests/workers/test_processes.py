@@ -23,9 +23,10 @@ from app.store.server import RedisServer, connect
 from app.store.turns import Turns
 from tests.app.store.messages import AGENT_ID, CORP_ID, tag_of
 from tests.workers.fakes import RUNS_KEY, wait_for
-from tests.workers.test_turn import ask, bodies, turn_of
+from tests.workers.test_turn import ask, bodies, command, turn_of
 from workers import replies
 from workers.sweeper import Sweeper, SweepTimes
+from workers.turn import TurnLimits
 
 ROOT = Path(__file__).parents[2]
 TAG = tag_of("zhang")
@@ -133,6 +134,39 @@ def test_a_worker_stopped_beyond_its_lease_cannot_answer_twice(
         assert paused.wait(20) == 0
     assert turn_of(redis_client, turn_id).attempts == 2
     assert bodies(redis_client) == ["答:slow:2", "答:后来"]
+
+
+def test_a_turn_resumes_within_20_s_after_a_worker_is_ready(
+    redis_url: str, redis_client: redis.Redis, start: Start
+) -> None:
+    """With the times of production: lease, sweeper and broker as they are shipped."""
+    real = {"TEST_LEASE_TTL_S": str(TurnLimits().lease_ttl_s)}
+    start("workers", "sweeper", HUTONG_ACK_AFTER_S="3600")
+    victim = start("tests.workers.fake_turn_worker", **real)
+    wait_for(lambda: alive(redis_client))
+    running, waiting = ask(redis_client, "slow:1", "二")
+    wait_for(lambda: runs(redis_client))
+    victim.kill()
+    victim.wait()
+    redis_client.delete(*redis_client.keys("hutong:worker:*"))
+    start("tests.workers.fake_turn_worker", **real)
+    wait_for(lambda: alive(redis_client))
+    wait_for(lambda: turn_of(redis_client, running).ended, 20)
+    wait_for(lambda: turn_of(redis_client, waiting).ended)
+    assert bodies(redis_client) == ["答:slow:1", "答:二"]
+
+
+def test_stop_frees_the_worker_for_the_next_message(
+    redis_url: str, redis_client: redis.Redis, start: Start
+) -> None:
+    start("tests.workers.fake_turn_worker", HUTONG_MAX_NUM_SEQS="1")
+    wait_for(lambda: alive(redis_client))
+    running, waiting = ask(redis_client, "slow:300", "二")
+    Dispatcher(make_celery(redis_url)).wake(TAG)
+    wait_for(lambda: runs(redis_client))
+    assert command(redis_client, "stop", "已停止。").stopped == running
+    wait_for(lambda: turn_of(redis_client, waiting).ended)
+    assert bodies(redis_client) == ["已停止。", "答:二"]
 
 
 def test_sigterm_finishes_the_turn_and_keeps_the_rest(

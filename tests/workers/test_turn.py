@@ -18,9 +18,10 @@ from app.store.sessions import Sessions
 from app.store.turns import Turn, Turns
 from app.wecom.reply import without_mark
 from inference.protocol import Message
-from tests.app.store.messages import event_message, tag_of, text_message
-from tests.workers.fakes import FakeAgent, wait_for
+from tests.app.store.messages import AGENT_ID, CORP_ID, event_message, tag_of, text_message
+from tests.workers.fakes import FakeAgent, FakeWeCom, wait_for
 from workers import replies
+from workers.delivery import DeliveryLimits, Sender
 from workers.turn import TurnLimits, TurnRunner
 
 TAG = tag_of("zhang")
@@ -71,6 +72,25 @@ def test_answers_the_oldest_and_hints_at_the_rest(redis_client: redis.Redis) -> 
     assert (replied, more) == ([TAG, TAG], [TAG])
     assert bodies(redis_client) == ["答:一", "答:二"]
     assert agent.runs == [("zhang", "一"), ("zhang", "二")]
+
+
+def test_complaint_4_a_retry_that_comes_during_the_work_is_a_duplicate(
+    redis_client: redis.Redis,
+) -> None:
+    """opencrust-org/opencrust PR#249: the mark was set after the work."""
+    (turn_id,) = ask(redis_client, "slow:1")
+    agent = FakeAgent()
+    runner = TurnRunner(redis_client, agent)
+    thread = threading.Thread(target=runner.drain, args=(TAG,))
+    thread.start()
+    wait_for(lambda: agent.runs)
+    retry = Inbox(redis_client).put(text_message("zhang", turn_id, "slow:1"), "again")
+    thread.join()
+    late = Inbox(redis_client).put(text_message("zhang", turn_id, "slow:1"), "later")
+    runner.drain(TAG)
+    assert [(p.duplicate, p.turn_id) for p in (retry, late)] == [(True, turn_id)] * 2
+    assert len(agent.runs) == 1
+    assert bodies(redis_client) == ["答:slow:1"]
 
 
 def test_steps_and_reasoning_are_kept_and_never_sent(redis_client: redis.Redis) -> None:
@@ -288,8 +308,15 @@ def test_fifty_interleaved_users_never_see_each_others_words(redis_client: redis
     for (user, _), history in zip(agent.runs, agent.histories, strict=True):
         number = user.removeprefix("u")
         assert all(f"秘密{number}-" in message.content for message in history)
+    assert sum(bool(history) for history in agent.histories) == 100, "memory is at work"
     for user in range(50):
         assert bodies(redis_client, f"u{user}") == [f"答:秘密{user}-{n}" for n in range(3)]
+    wecom = FakeWeCom()
+    sender = Sender(redis_client, {(CORP_ID, AGENT_ID): wecom}, DeliveryLimits(gap_s=0.0))
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(sender.deliver, [tag_of(f"u{n}") for n in range(50)]))
+    assert len(wecom.sent) == 150
+    assert all(text.startswith(f"答:秘密{user.removeprefix('u')}-") for user, text in wecom.sent)
 
 
 def _drained(client: redis.Redis, runner: TurnRunner, users: int) -> bool:

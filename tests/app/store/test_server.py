@@ -26,6 +26,14 @@ def test_starts_with_aof_and_without_eviction(tmp_path: Path) -> None:
         assert socket.stat().st_mode & 0o077 == 0
 
 
+def test_every_write_can_be_synced(tmp_path: Path) -> None:
+    with (
+        RedisServer(tmp_path, appendfsync="always") as server,
+        connect(server.url) as client,
+    ):
+        assert client.config_get("appendfsync") == {"appendfsync": "always"}
+
+
 def test_stop_keeps_the_data_and_a_second_start_finds_it(tmp_path: Path) -> None:
     for expected in (1, 2):
         with RedisServer(tmp_path) as server, connect(server.url) as client:
