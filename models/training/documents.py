@@ -158,7 +158,10 @@ def invented(rng: random.Random, lang: str = "zh") -> tuple[Passage, str]:
         said = rng.choice(tuple(EN_SUBJECTS))
         return _rule(rng, EN_SUBJECTS[said])[0], said
     if rng.random() < 0.35:
-        product, subject = lexicon.product(rng), rng.choice(_MANUAL_SUBJECTS)
+        product, subject = (
+            lexicon.product(rng),
+            rng.choice(_MANUAL_SUBJECTS + lexicon.words("product_topics", "zh")),
+        )
         text = rng.choice(_FACTS).format(s=subject, t=product, **_numbers(rng))
         topic = f"{product}{rng.choice(('的', ''))}{subject}"
         return Passage(f"{product}手册", subject, text), topic

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import random
+import re
 from dataclasses import replace
 
 from models.training import lexicon, periods, sql
@@ -16,6 +17,8 @@ from models.training.turns import Turn, query_turn
 
 BASES = ("total", "top", "bottom", "group", "trend", "share")
 _ADDITIVE = ("销售额", "销量", "订单数")
+_HIGHEST = re.compile(r"最[高大多好]|highest|largest|best|biggest")
+_LOWEST = re.compile(r"最[低小少差]|倒数|垫底|lowest|smallest|worst")
 _CHARTS = {"bar": "bar", "line": "line", "share": "share", "none": "none"}
 
 
@@ -28,7 +31,7 @@ def fits(template: Template, frame: Frame) -> bool:
     rules = {
         "follow_n": ranked,
         "follow_chart": frame.intent not in ("total",) and (ranked or frame.limit == 0),
-        "follow_dim": frame.intent in ("total", "group", "trend", "top", "share"),
+        "follow_dim": frame.intent in ("total", "group", "trend", "top", "bottom", "share"),
     }
     if not rules.get(intent, True):
         return False
@@ -76,7 +79,7 @@ def follow(
         frame = last
         chart = _CHARTS.get(template.tag) or sql.build(last).chart or "bar"
     else:
-        edited = _edit(template, last, asked, filler)
+        edited = _edit(template, last, asked, filler, question)
         if edited is None or edited == last:
             return None
         frame = edited
@@ -84,7 +87,9 @@ def follow(
     return replace(turn, intent=template.intent)
 
 
-def _edit(template: Template, last: Frame, asked: Frame, filler: Filler) -> Frame | None:
+def _edit(
+    template: Template, last: Frame, asked: Frame, filler: Filler, question: str
+) -> Frame | None:
     tag = template.tag
     match template.intent:
         case "follow_scope":
@@ -102,7 +107,7 @@ def _edit(template: Template, last: Frame, asked: Frame, filler: Filler) -> Fram
                 return None
             return replace(last, metric=asked.metric)
         case "follow_n":
-            return _ranking(tag, last, asked)
+            return _ranking(tag, last, asked, question)
         case "follow_period":
             return replace(last, period=periods.NONE if tag == "all" else asked.period)
         case "follow_dim":
@@ -110,10 +115,15 @@ def _edit(template: Template, last: Frame, asked: Frame, filler: Filler) -> Fram
     return None
 
 
-def _ranking(tag: str, last: Frame, asked: Frame) -> Frame:
+def _ranking(tag: str, last: Frame, asked: Frame, question: str) -> Frame:
     if tag == "reverse":
         return replace(last, intent="bottom" if last.intent == "top" else "top")
-    return replace(last, limit=1 if tag == "one" else asked.limit)
+    limit, intent = 1 if tag == "one" else asked.limit, last.intent
+    if _HIGHEST.search(question):
+        intent = "top"
+    elif _LOWEST.search(question):
+        intent = "bottom"
+    return replace(last, intent=intent, limit=limit)
 
 
 def _breakdown(tag: str, last: Frame, asked: Frame, filler: Filler) -> Frame | None:
@@ -137,5 +147,8 @@ def _breakdown(tag: str, last: Frame, asked: Frame, filler: Filler) -> Frame | N
         case "top":
             return replace(last, intent="top", dim=asked.dim, grain="", limit=asked.limit)
         case _:
-            intent = last.intent if last.intent in ("top", "share") else "group"
+            kept = last.intent == "share" or (last.intent in ("top", "bottom") and last.limit > 1)
+            intent = last.intent if kept else "group"
+            if not kept:
+                return replace(last, intent=intent, dim=asked.dim, grain="", limit=0)
             return replace(last, intent=intent, dim=asked.dim, grain="")

@@ -11,13 +11,19 @@ ZH_OPERATORS = {"+": ("加", "加上"), "-": ("减", "减去"), "*": ("乘以", 
 EN_OPERATORS = {"+": ("plus",), "-": ("minus",), "*": ("times",), "/": ("divided by", "over")}
 REPORTS = {
     "zh": ("销售周报", "销售月报", "销售季报", "经营报告", "周报", "月报", "季报", "年报", "区域销售报告",  # noqa: E501
-           "库存报告", "退货报告", "业绩报告", "经营分析报告"),
+           "库存报告", "退货报告", "业绩报告", "经营分析报告", "日报", "销售日报", "业务周报", "业务月报", "月度报告",  # noqa: E501
+           "季度报告", "年度报告", "销售年报", "经营分析"),
     "en": ("sales report", "weekly report", "monthly report", "business report", "stock report",
-           "returns report", "quarterly report"),
+           "returns report", "quarterly report", "daily report", "annual report",
+           "weekly sales report", "monthly sales report"),
 }  # fmt: skip
 CURRENCIES = {
-    "USD": ("美元", "US dollar"), "EUR": ("欧元", "euro"), "JPY": ("日元", "Japanese yen"),
-    "GBP": ("英镑", "pound"), "HKD": ("港币", "Hong Kong dollar"), "KRW": ("韩元", "Korean won"),
+    "USD": (("美元", "美金"), ("US dollar", "dollar")), "EUR": (("欧元",), ("euro",)),
+    "JPY": (("日元", "日币"), ("Japanese yen", "yen")), "GBP": (("英镑",), ("pound", "British pound")),  # noqa: E501
+    "HKD": (("港币", "港元"), ("Hong Kong dollar",)), "KRW": (("韩元", "韩币"), ("Korean won", "won")),  # noqa: E501
+    "AUD": (("澳元",), ("Australian dollar",)), "SGD": (("新加坡元", "新币"), ("Singapore dollar",)),  # noqa: E501
+    "CAD": (("加元", "加币"), ("Canadian dollar",)), "CHF": (("瑞士法郎",), ("Swiss franc",)),
+    "THB": (("泰铢",), ("Thai baht", "baht")),
 }  # fmt: skip
 
 
@@ -86,7 +92,7 @@ def word(rng: random.Random, slot: str, intent: str, lang: str) -> str:
         case "approval_id":
             return rng.choice(("AP", "SP", "OA", "")) + str(rng.randint(10000, 20241231999))
         case "currency":
-            return rng.choice(tuple(CURRENCIES.values()))[0 if lang == "zh" else 1]
+            return rng.choice(rng.choice(tuple(CURRENCIES.values()))[0 if lang == "zh" else 1])
         case "topic":
             return ""
     raise KeyError(slot)

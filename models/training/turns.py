@@ -209,7 +209,7 @@ def _http(rng: random.Random, filler: Filler) -> Turn:
 
 
 def _code(word: str) -> str:
-    return next(code for code, words in CURRENCIES.items() if word in words)
+    return next(c for c, (zh, en) in CURRENCIES.items() if word in zh or word in en)
 
 
 def _http_topic(rng: random.Random, filler: Filler, question: str) -> Turn:
@@ -219,7 +219,7 @@ def _http_topic(rng: random.Random, filler: Filler, question: str) -> Turn:
     params = {"logistics": {"order_id": number}, "approval": {"approval_id": f"AP{number}"},
               "exchange_rate": {"currency": rng.choice(tuple(CURRENCIES))}}[kind]  # fmt: skip
     value = next(iter(params.values()))
-    zh, en = CURRENCIES.get(value, ("", ""))
+    zh, en = (rng.choice(words) for words in CURRENCIES.get(value, (("",), ("",))))
     topic = {
         "logistics": (f"订单{value}的物流", f"the parcel of order {value}"),
         "approval": (f"审批单{value}的进度", f"the state of approval {value}"),
