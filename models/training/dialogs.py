@@ -30,6 +30,9 @@ WEIGHTS: dict[str, float] = {
     "help": 0.8, "thanks": 0.6, "clarify": 2, "out_of_scope": 2.2, "refuse_write": 2,
     "refuse_injection": 1.5,
 }  # fmt: skip
+NO_SCHEMA = ("calc", "doc", "http", "report", "greet", "help", "thanks", "clarify",
+             "out_of_scope", "refuse_write", "refuse_injection")  # fmt: skip
+"""Intents that read no schema; rarer where the schema is the point."""
 FOLLOW_SHARE = 0.2
 """Part of the dialogs that end in a follow-up."""
 HISTORY_SHARE = 0.1
@@ -197,7 +200,8 @@ class Sampler:
         ]
         if not options:
             return None
-        weights = [WEIGHTS[intent] for intent, _ in options]
+        rare = NO_SCHEMA if prompt.schema.columns else ()
+        weights = [WEIGHTS[intent] * (0.25 if intent in rare else 1) for intent, _ in options]
         return self._rng.choice(self._rng.choices(options, weights)[0][1])
 
 
