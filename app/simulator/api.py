@@ -7,6 +7,7 @@ real ones are; a fault may have it otherwise.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import secrets
 import socket
@@ -14,7 +15,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
 
-from flask import Blueprint, Response, jsonify, request
+from flask import Blueprint, Response, jsonify, request, send_file
 
 from app.simulator.errcodes import errmsg_of
 from app.simulator.faults import Fault
@@ -191,9 +192,12 @@ def _get_media(simulator: Simulator) -> Response:
         media = simulator.media.get(request.args.get("media_id", ""))
     except MediaError as refused:
         return error(refused.errcode, refused.errmsg)
-    response = Response(media.content, mimetype="application/octet-stream")
-    response.headers.set("Content-Disposition", "attachment", filename=media.filename)
-    return response
+    return send_file(
+        io.BytesIO(media.content),
+        mimetype="application/octet-stream",
+        as_attachment=True,
+        download_name=media.filename,
+    )
 
 
 def _user(simulator: Simulator) -> Response:
