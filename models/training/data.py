@@ -3,16 +3,18 @@
 Owns tokenisation, the packing of a step into flat arrays, and the worker processes that make
 steps. Knows nothing of the model.
 
-A step is one flat sequence ``[prefix, dialog, dialog, ...]`` with no padding. Attention needs
-rectangles: ``chunks`` gather dialogs of like length into ``[dialogs, width]``.
+A step is one flat sequence ``[prefix, rectangle, rectangle, ...]``; a rectangle holds dialogs of
+like length, padded to its width. With a ``Layout`` given, every step has the same shape, so that
+a GPU can replay one captured graph; otherwise the rectangles fit the dialogs at hand.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import queue
 import random
-from collections.abc import Iterator
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +26,12 @@ from models.training import dialogs, rendering
 from models.training.dialogs import Dialog, Mode, Prompt, Sampler
 
 MAX_DIALOG_TOKENS = 640
+MAX_PREFIX_TOKENS = 1408
+NUM_RECTANGLES = 3
+MAX_HOMELESS = 40
+"""A step is full once so many dialogs found no room: less than a tenth of what is made is lost."""
 PAD = 0
+NO_TARGET = -100
 Array = NDArray[np.int32]
 
 
@@ -42,37 +49,44 @@ class Encoded:
 
 
 @dataclass(frozen=True)
-class Chunk:
-    """Dialogs of like length. ``gather`` [dialogs*width] indexes the flat sequence, ``keep``
-    indexes the rows of the rectangle that are no padding, in flat order."""
+class Layout:
+    """Shape of a step: padded prefix, rectangles (dialogs, width) in order, loss positions."""
 
-    dialogs: int
-    width: int
-    gather: Array
-    keep: Array
+    prefix: int
+    rectangles: tuple[tuple[int, int], ...]
+    targets: int
+
+    @property
+    def tokens(self) -> int:
+        """Length of the flat sequence."""
+        return self.prefix + sum(rows * width for rows, width in self.rectangles)
 
 
 @dataclass(frozen=True)
 class Step:
-    """One optimiser step. ``source`` are flat positions whose next token is ``target``.
+    """One optimiser step, padded to ``layout``.
 
-    ``segment`` numbers the trained pieces over the whole step; ``labels`` holds (intent, kind)
-    for each.
+    ``real`` is 1 where a token is no padding; the first ``prefix`` tokens of the padded prefix are
+    real. ``source`` are flat positions whose next token is ``target``, ``NO_TARGET`` in padding.
+    ``segment`` numbers the trained pieces over the whole step; ``labels`` holds (intent, kind) for
+    each.
     """
 
+    layout: Layout
+    prefix: int
     ids: Array
     positions: Array
-    prefix: int
-    chunks: tuple[Chunk, ...]
+    real: Array
     source: Array
     target: Array
     segment: Array
     labels: tuple[tuple[str, str], ...]
+    num_dialogs: int
 
     @property
-    def num_dialogs(self) -> int:
-        """Dialogs in this step."""
-        return sum(chunk.dialogs for chunk in self.chunks)
+    def num_tokens(self) -> int:
+        """Real tokens of the dialogs, prefix not counted."""
+        return int(self.real.sum()) - self.prefix
 
 
 def encode(tokenizer: Tokenizer, dialog: Dialog) -> Encoded:
@@ -91,41 +105,56 @@ def encode(tokenizer: Tokenizer, dialog: Dialog) -> Encoded:
     return Encoded(ids, segment, tuple(kinds), dialog.intent)
 
 
-def pack(prefix: list[int], encoded: list[Encoded], num_chunks: int) -> Step:
-    """One step of these dialogs, sorted by length into ``num_chunks`` rectangles."""
+def fit(prefix: list[int], encoded: list[Encoded], num_rectangles: int) -> Step:
+    """One step of all ``encoded``, sorted by length into rectangles of about equal size."""
     encoded = sorted(encoded, key=lambda item: len(item.ids))
-    flat, positions = list(prefix), list(range(len(prefix)))
+    total = sum(len(item.ids) for item in encoded)
+    rows: list[list[Encoded]] = [[]]
+    done = 0
+    for item in encoded:
+        if done >= total * len(rows) / num_rectangles:
+            rows.append([])
+        rows[-1].append(item)
+        done += len(item.ids)
+    rectangles = tuple((len(group), _rounded(len(group[-1].ids), 8)) for group in rows)
+    targets = sum(number >= 0 for item in encoded for number in item.segment)
+    return pack(prefix, rows, Layout(len(prefix), rectangles, targets))
+
+
+def pack(prefix: list[int], rows: list[list[Encoded]], layout: Layout) -> Step:
+    """A step of the dialogs in ``rows``, one list a rectangle, all of which must fit."""
+    ids = np.full(layout.tokens, PAD, dtype=np.int32)
+    positions = np.zeros(layout.tokens, dtype=np.int32)
+    real = np.zeros(layout.tokens, dtype=np.int32)
     source: list[int] = []
     target: list[int] = []
     segment: list[int] = []
     labels: list[tuple[str, str]] = []
-    starts: list[int] = []
-    for item in encoded:
-        start = len(flat)
-        starts.append(start)
-        for offset, number in enumerate(item.segment):
-            if number >= 0:
-                source.append(start + offset - 1)
-                target.append(item.ids[offset])
-                segment.append(len(labels) + number)
-        labels += [(item.intent, kind) for kind in item.kinds]
-        flat += item.ids
-        positions += range(len(prefix), len(prefix) + len(item.ids))
-    chunks = []
-    total = len(flat) - len(prefix)
-    first = done = 0
-    for index in range(num_chunks):
-        last = first
-        while last < len(encoded) and (done < total * (index + 1) / num_chunks):
-            done += len(encoded[last].ids)
-            last += 1
-        if last > first:
-            sizes = [len(item.ids) for item in encoded[first:last]]
-            chunks.append(_chunk(starts[first:last], sizes))
-        first = last
+
+    def put(start: int, tokens: list[int], first_position: int) -> None:
+        span = slice(start, start + len(tokens))
+        ids[span] = tokens
+        positions[span] = range(first_position, first_position + len(tokens))
+        real[span] = 1
+
+    put(0, prefix, 0)
+    corner = layout.prefix
+    for group, (height, width) in zip(rows, layout.rectangles, strict=True):
+        for number, item in enumerate(group):
+            start = corner + number * width
+            put(start, item.ids, len(prefix))
+            for offset, piece in enumerate(item.segment):
+                if piece >= 0:
+                    source.append(start + offset - 1)
+                    target.append(item.ids[offset])
+                    segment.append(len(labels) + piece)
+            labels += [(item.intent, kind) for kind in item.kinds]
+        corner += height * width
+    spare = layout.targets - len(source)
     return Step(
-        _array(flat), _array(positions), len(prefix), tuple(chunks), _array(source),
-        _array(target), _array(segment), tuple(labels),
+        layout, len(prefix), ids, positions, real,
+        _array(source + [0] * spare), _array(target + [NO_TARGET] * spare),
+        _array(segment + [-1] * spare), tuple(labels), sum(len(group) for group in rows),
     )  # fmt: skip
 
 
@@ -133,42 +162,64 @@ def _array(values: Any) -> Array:
     return np.asarray(values, dtype=np.int32)
 
 
-def _chunk(starts: list[int], sizes: list[int]) -> Chunk:
-    width = -(-max(sizes) // 8) * 8
-    offsets = np.arange(width)[None, :]
-    real = offsets < np.array(sizes)[:, None]
-    gather = np.where(real, np.array(starts)[:, None] + offsets, np.array(starts)[:, None])
-    return Chunk(len(starts), width, _array(gather.reshape(-1)), _array(np.flatnonzero(real)))
+def _rounded(size: int, step: int) -> int:
+    return -(-size // step) * step
 
 
 class StepSource:
-    """Makes steps from a seed. ``tokens`` is the size of a step without its prefix."""
+    """Makes steps from a seed: of one ``Layout``, or of ``tokens`` tokens and fitted."""
 
     def __init__(
-        self, tokenizer: Tokenizer, seed: int, tokens: int, num_chunks: int, mode: Mode = "train"
+        self, tokenizer: Tokenizer, seed: int, shape: Layout | int, mode: Mode = "train"
     ) -> None:
         self._tokenizer = tokenizer
         self._rng = random.Random(seed)
         self._sampler = Sampler(self._rng, mode)
-        self._tokens = tokens
-        self._num_chunks = num_chunks
+        self._shape = shape
 
     def step(self, prompt: Prompt | None = None, intents: tuple[str, ...] = ()) -> Step:
         """The next step; every dialog of it shares one prompt."""
-        prompt = prompt or dialogs.make_prompt(self._rng)
-        prefix = self._tokenizer.encode(rendering.prefix(prompt)).ids
+        given, shape = prompt, self._shape
+        limit = shape.prefix if isinstance(shape, Layout) else MAX_PREFIX_TOKENS
+        while True:
+            prompt = given or dialogs.make_prompt(self._rng)
+            prefix = self._tokenizer.encode(rendering.prefix(prompt)).ids
+            if given is not None or len(prefix) <= limit:
+                break
+        if isinstance(shape, Layout):
+            return self._filled(prompt, prefix, shape, intents)
         found: list[Encoded] = []
         size = 0
-        while size < self._tokens:
+        while size < shape:
             item = encode(self._tokenizer, self._sampler.dialog(prompt, intents))
             if len(item.ids) <= MAX_DIALOG_TOKENS:
                 found.append(item)
                 size += len(item.ids)
-        return pack(prefix, found, self._num_chunks)
+        return fit(prefix, found, NUM_RECTANGLES)
+
+    def _filled(
+        self, prompt: Prompt, prefix: list[int], layout: Layout, intents: tuple[str, ...]
+    ) -> Step:
+        """Each dialog goes to the narrowest rectangle with room; ends when many found none."""
+        rows: list[list[Encoded]] = [[] for _ in layout.rectangles]
+        targets = homeless = 0
+        while homeless < MAX_HOMELESS:
+            item = encode(self._tokenizer, self._sampler.dialog(prompt, intents))
+            wanted = sum(number >= 0 for number in item.segment)
+            place = next(
+                (group for group, (height, width) in zip(rows, layout.rectangles, strict=True)
+                 if len(item.ids) <= width and len(group) < height), None,
+            )  # fmt: skip
+            if place is None or targets + wanted > layout.targets:
+                homeless += 1
+                continue
+            place.append(item)
+            targets += wanted
+        return pack(prefix, rows, layout)
 
 
-def _work(text: str, seed: int, tokens: int, num_chunks: int, out: Any) -> None:
-    source = StepSource(Tokenizer.from_str(text), seed, tokens, num_chunks)
+def _work(text: str, seed: int, shape: Layout | int, out: Any) -> None:
+    source = StepSource(Tokenizer.from_str(text), seed, shape)
     while True:
         out.put(source.step())
 
@@ -177,28 +228,27 @@ class Feed:
     """Steps made by worker processes; with no workers, made in this process."""
 
     def __init__(
-        self, tokenizer: Tokenizer, *, seed: int, tokens: int, num_chunks: int, workers: int
+        self, tokenizer: Tokenizer, *, seed: int, shape: Layout | int, workers: int
     ) -> None:
         self._local: StepSource | None = None
         self._processes: list[Any] = []
         if workers == 0:
-            self._local = StepSource(tokenizer, seed, tokens, num_chunks)
+            self._local = StepSource(tokenizer, seed, shape)
             return
-        context = multiprocessing.get_context("spawn")
+        # Forked where that works: a spawned worker would import torch for nothing.
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"
+        method = "fork" if sys.platform == "linux" else "spawn"
+        context: Any = multiprocessing.get_context(method)
         self._queue: Any = context.Queue(maxsize=4 * workers)
         text = tokenizer.to_str()
         for index in range(workers):
             process = context.Process(
                 target=_work,
-                args=(text, seed + 7919 * (index + 1), tokens, num_chunks, self._queue),
+                args=(text, seed + 7919 * (index + 1), shape, self._queue),
                 daemon=True,
             )
             process.start()
             self._processes.append(process)
-
-    def __iter__(self) -> Iterator[Step]:
-        while True:
-            yield self.next()
 
     def next(self) -> Step:
         """The next step. Raises RuntimeError when a worker has died."""

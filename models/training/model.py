@@ -2,12 +2,11 @@
 
 Owns presets, initial weights, and a forward over one flat step in which all dialogs attend to
 one shared prefix. Equal to the stock forward (a test compares). Reasons: the shared prefix, a
-balance loss per layer, logits only where there is a loss, no padding outside attention.
+balance loss per layer, logits only where there is a loss, one shape for every step on a GPU.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.training.data import Chunk
+from models.training.data import MAX_PREFIX_TOKENS, Layout
 from models.training.tokenizer import VOCAB_SIZE
 
 
@@ -34,14 +33,20 @@ class Preset:
     max_model_len: int
     learning_rate: float
     cpu_tokens: int
-    gpu_tokens: int
     cpu_minutes: float
+    gpu_layout: Layout
 
 
+_SMALL_STEP = Layout(
+    MAX_PREFIX_TOKENS, ((48, 192), (28, 256), (24, 320), (16, 416), (14, 512), (10, 640)), 20480
+)
+_LARGE_STEP = Layout(
+    MAX_PREFIX_TOKENS, ((96, 192), (56, 256), (48, 320), (32, 416), (28, 512), (20, 640)), 40960
+)
 PRESETS = {
-    "fixture": Preset(128, 4, 4, 2, 32, 32, 3, 64, 2048, 3e-3, 3000, 32768, 52),
-    "demo": Preset(256, 8, 4, 2, 64, 32, 3, 128, 4096, 2e-3, 3000, 65536, 600),
-    "test": Preset(32, 2, 2, 1, 16, 4, 2, 32, 2048, 3e-3, 1500, 1500, 1),
+    "fixture": Preset(128, 4, 4, 2, 32, 32, 3, 64, 2048, 3e-3, 3000, 52, _SMALL_STEP),
+    "demo": Preset(256, 8, 4, 2, 64, 32, 3, 128, 4096, 2e-3, 3000, 600, _LARGE_STEP),
+    "test": Preset(32, 2, 2, 1, 16, 4, 2, 32, 2048, 3e-3, 1500, 1, _SMALL_STEP),
 }
 
 
@@ -86,31 +91,45 @@ def build(preset: Preset, seed: int) -> Any:
     return model
 
 
+@dataclass(frozen=True)
+class Routing:
+    """How the router is trained. ``balance``: ``switch`` is E * sum(load * probability), ``cv2``
+    is (std/mean)^2 of the experts' summed probabilities. ``gumbel`` is the temperature of
+    Gumbel-softmax noise while training, 0 for none."""
+
+    balance: str = "switch"
+    balance_weight: float = 0.01
+    gumbel: float = 0.0
+
+
 @dataclass
 class RouterStats:
-    """Per layer: token counts [E], mean probabilities [E], z-loss."""
+    """Per layer, over real tokens: token counts [E], mean probabilities [E], z-loss."""
 
     counts: list[Tensor]
     means: list[Tensor]
     z: list[Tensor]
 
-    def balance_loss(self) -> Tensor:
-        """Mean over layers of E * sum(load * probability): 1.0 when balanced."""
+    def balance_loss(self, form: str = "switch") -> Tensor:
+        """Mean over layers; balanced is 1.0 for ``switch`` and 0.0 for ``cv2``."""
         losses = []
         for count, mean in zip(self.counts, self.means, strict=True):
-            load = count.float() / count.sum()
-            losses.append(load.numel() * (load * mean).sum())
+            if form == "cv2":
+                losses.append((mean.std(correction=0) / mean.mean()).square())
+            else:
+                load = count / count.sum()
+                losses.append(load.numel() * (load * mean).sum())
         return torch.stack(losses).mean()
 
     def max_load(self) -> float:
         """Largest share of an expert, in multiples of the mean, over layers."""
-        return max(float(c.max() / c.float().mean()) for c in self.counts)
+        return max(float(c.max() / c.mean()) for c in self.counts)
 
     def entropy(self) -> float:
         """Least entropy of the expert loads over layers, 1.0 when balanced."""
         values = []
         for count in self.counts:
-            share = count.float() / count.sum()
+            share = count / count.sum()
             entropy = -(share * (share + 1e-9).log()).sum()
             values.append(float(entropy) / float(torch.tensor(float(len(share))).log()))
         return min(values)
@@ -138,11 +157,26 @@ class Rotary:
         return x * self.cos[:, None, :] + turned * self.sin[:, None, :]
 
 
+@dataclass(frozen=True)
+class Batch:
+    """A step on its device. ``prefix`` [1] is the number of real prefix tokens; ids, positions,
+    source, target and segment int64; real fp32."""
+
+    prefix: Tensor
+    ids: Tensor
+    positions: Tensor
+    real: Tensor
+    source: Tensor
+    target: Tensor
+    segment: Tensor
+
+
 class FlatForward(nn.Module):
     """Runs ``stock`` over a flat step; holds no weights of its own."""
 
-    def __init__(self, stock: Any) -> None:
+    def __init__(self, stock: Any, routing: Routing | None = None) -> None:
         super().__init__()
+        self.routing = routing or Routing()
         self.stock = stock
         self.config = stock.config
         rope = getattr(stock.config, "rope_parameters", None) or {}
@@ -178,24 +212,23 @@ class FlatForward(nn.Module):
             print(f"grouped products are not available ({error}); experts run by bmm", flush=True)
         return self.grouped
 
-    def forward(
-        self, ids: Tensor, positions: Tensor, prefix: int, chunks: Sequence[Chunk], source: Tensor
-    ) -> tuple[Tensor, RouterStats]:
-        """Logits [len(source), vocab] after the flat positions ``source``, and router figures."""
+    def forward(self, batch: Batch, layout: Layout) -> tuple[Tensor, RouterStats]:
+        """Logits [targets, vocab] after the flat positions ``batch.source``, and router figures."""
         config, model = self.config, self.stock.model
-        rotary = Rotary.of(positions, config.head_dim, self.base)
-        hidden = model.embed_tokens(ids)
+        rotary = Rotary.of(batch.positions, config.head_dim, self.base)
+        masks = _masks(batch.prefix, layout)
+        hidden = model.embed_tokens(batch.ids)
         stats = RouterStats([], [], [])
         for layer in model.layers:
             normed = _norm(layer.input_layernorm, hidden)
-            hidden = hidden + self._attention(layer.self_attn, normed, rotary, prefix, chunks)
+            hidden = hidden + self._attention(layer.self_attn, normed, rotary, layout, masks)
             normed = _norm(layer.post_attention_layernorm, hidden)
-            hidden = hidden + self._experts(layer.mlp, normed, stats)
-        out = _norm(model.norm, hidden.index_select(0, source))
+            hidden = hidden + self._experts(layer.mlp, normed, batch.real, stats)
+        out = _norm(model.norm, hidden.index_select(0, batch.source))
         return F.linear(out, model.embed_tokens.weight), stats
 
     def _attention(
-        self, block: Any, hidden: Tensor, rotary: Rotary, prefix: int, chunks: Sequence[Chunk]
+        self, block: Any, hidden: Tensor, rotary: Rotary, layout: Layout, masks: list[Tensor]
     ) -> Tensor:
         size, tokens = self.config.head_dim, hidden.shape[0]
         queries = block.q_proj(hidden).view(tokens, -1, size)
@@ -206,26 +239,40 @@ class FlatForward(nn.Module):
         groups = queries.shape[1] // keys.shape[1]
         keys = keys.repeat_interleave(groups, dim=1)
         values = values.repeat_interleave(groups, dim=1)
-        head = [tensor[:prefix].transpose(0, 1)[None] for tensor in (queries, keys, values)]
+        head = [tensor[: layout.prefix].transpose(0, 1)[None] for tensor in (queries, keys, values)]
         first = F.scaled_dot_product_attention(*head, is_causal=True)
-        outputs = [first[0].transpose(0, 1).reshape(prefix, -1)]
-        for chunk in chunks:
-            outputs.append(_chunk_attention(queries, keys, values, prefix, chunk))
+        outputs = [first[0].transpose(0, 1).reshape(layout.prefix, -1)]
+        corner = layout.prefix
+        for (dialogs, width), mask in zip(layout.rectangles, masks, strict=True):
+            shape = (dialogs, width, queries.shape[1], size)
+            own = [
+                tensor[corner : corner + dialogs * width].view(shape).transpose(1, 2)
+                for tensor in (queries, keys, values)
+            ]
+            both = [
+                torch.cat((shared.expand(dialogs, -1, -1, -1), tensor), dim=2)
+                for shared, tensor in zip(head[1:], own[1:], strict=True)
+            ]
+            out = F.scaled_dot_product_attention(own[0], *both, attn_mask=mask)
+            outputs.append(out.transpose(1, 2).reshape(dialogs * width, -1))
+            corner += dialogs * width
         return block.o_proj(torch.cat(outputs))
 
-    def _experts(self, block: Any, hidden: Tensor, stats: RouterStats) -> Tensor:
+    def _experts(self, block: Any, hidden: Tensor, real: Tensor, stats: RouterStats) -> Tensor:
         count, top_k = self.config.num_experts, self.config.num_experts_per_tok
         with torch.autocast(hidden.device.type, enabled=False):
             logits = F.linear(hidden.float(), block.gate.weight)
-            probabilities = logits.softmax(dim=-1)
+            probabilities = self._noisy(logits).softmax(dim=-1)
             weights, chosen = probabilities.topk(top_k, dim=-1)
             weights = weights / weights.sum(dim=-1, keepdim=True)
         flat = chosen.reshape(-1)
         counts = torch.zeros(count, dtype=torch.int64, device=flat.device)
         counts.scatter_add_(0, flat, torch.ones_like(flat))
-        stats.counts.append(counts.detach())
-        stats.means.append(probabilities.mean(dim=0))
-        stats.z.append(logits.logsumexp(dim=-1).square().mean())
+        shown = torch.zeros(count, device=flat.device)
+        shown.scatter_add_(0, flat, real.repeat_interleave(top_k))
+        stats.counts.append(shown)
+        stats.means.append((probabilities * real[:, None]).sum(dim=0) / real.sum())
+        stats.z.append((logits.logsumexp(dim=-1).square() * real).sum() / real.sum())
         order = flat.argsort(stable=True)
         rows = order // top_k
         run = _grouped if self.grouped else _padded
@@ -233,33 +280,35 @@ class FlatForward(nn.Module):
         out = out.float() * weights.reshape(-1).index_select(0, order)[:, None]
         return torch.zeros_like(hidden, dtype=torch.float32).index_add(0, rows, out)
 
+    def _noisy(self, logits: Tensor) -> Tensor:
+        """Logits with Gumbel noise over the temperature while training, else as they are."""
+        temperature = self.routing.gumbel
+        if not temperature or not self.training:
+            return logits
+        uniform = torch.rand_like(logits).clamp(1e-9, 1 - 1e-7)
+        return (logits - (-uniform.log()).log()) / temperature
+
 
 def _norm(layer: Any, hidden: Tensor) -> Tensor:
     weight = layer.weight
     return F.rms_norm(hidden.float(), (hidden.shape[-1],), weight, layer.variance_epsilon)
 
 
-def _chunk_attention(
-    queries: Tensor, keys: Tensor, values: Tensor, prefix: int, chunk: Chunk
-) -> Tensor:
-    """Attention of one rectangle of dialogs to the prefix and to themselves, [tokens, width]."""
-    gather: Any = chunk.gather
-    shape = (chunk.dialogs, chunk.width, queries.shape[1], queries.shape[2])
-    own = queries.index_select(0, gather).view(shape).transpose(1, 2)
-    both = []
-    for tensor in (keys, values):
-        shared = tensor[:prefix].transpose(0, 1)[None].expand(chunk.dialogs, -1, -1, -1)
-        both.append(
-            torch.cat((shared, tensor.index_select(0, gather).view(shape).transpose(1, 2)), dim=2)
-        )
-    # Rows of the mask start at multiples of 16 elements: the fused CUDA kernel wants them aligned.
-    total = prefix + chunk.width
-    mask = torch.ones(chunk.width, -(-total // 16) * 16, dtype=torch.bool, device=queries.device)
-    mask = mask.tril(prefix)[:, :total]
-    out = F.scaled_dot_product_attention(own, *both, attn_mask=mask)
-    out = out.transpose(1, 2).reshape(chunk.dialogs * chunk.width, -1)
-    keep: Any = chunk.keep
-    return out.index_select(0, keep)
+def _masks(prefix: Tensor, layout: Layout) -> list[Tensor]:
+    """Per rectangle, which keys [prefix + width] a query [width] sees: the real prefix, and of
+    its own dialog what is not later."""
+    shared = torch.arange(layout.prefix, device=prefix.device) < prefix
+    masks = []
+    for _, width in layout.rectangles:
+        own = torch.ones(width, width, dtype=torch.bool, device=prefix.device).tril()
+        masks.append(_aligned(torch.cat((shared.expand(width, -1), own), dim=1)))
+    return masks
+
+
+def _aligned(mask: Tensor) -> Tensor:
+    """The mask with rows that start at multiples of 16 elements, as the fused kernel wants."""
+    total = mask.shape[1]
+    return F.pad(mask, (0, -total % 16))[:, :total]
 
 
 def _padded(rows: Tensor, counts: Tensor, experts_of: Tensor, experts: Any) -> Tensor:

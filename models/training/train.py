@@ -13,19 +13,19 @@ import math
 import sys
 import time
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from models.training import export, model, tokenizer
-from models.training.data import Chunk, Feed, Step, StepSource
-from models.training.model import PRESETS, FlatForward, RouterStats
+from models.training.data import NO_TARGET, Feed, Layout, Step, StepSource
+from models.training.model import PRESETS, Batch, FlatForward, RouterStats, Routing
 
-BALANCE_WEIGHT = 0.01
 Z_WEIGHT = 1e-3
 WARMUP_STEPS = {"cpu": 40, "cuda": 200}
 DECAY_SHARE = 0.3
@@ -48,39 +48,47 @@ class Run:
     steps: int
     init: Path | None
     eval_every_s: float
+    routing: Routing
+    graph: bool
 
 
-def on_device(step: Step, device: str) -> tuple[Step, dict[str, Tensor]]:
-    """Index arrays of a step as tensors on the device."""
+_FIELDS = ("ids", "positions", "real", "source", "target", "segment")
 
-    def move(array: Any) -> Tensor:
-        tensor = torch.from_numpy(array)
-        if device == "cpu":
-            return tensor.long()
-        return tensor.pin_memory().to(device, non_blocking=True).long()
 
-    chunks = tuple(
-        Chunk(c.dialogs, c.width, move(c.gather), move(c.keep))  # type: ignore[arg-type]
-        for c in step.chunks
+def on_device(step: Step, device: str) -> Batch:
+    """The arrays of a step as tensors on the device, moved in one copy."""
+    return unpacked(torch.from_numpy(packed(step)).to(device), step.layout)
+
+
+def packed(step: Step) -> Any:
+    """All arrays of a step in one int32 array, the prefix length first."""
+    return np.concatenate([[step.prefix], *(getattr(step, name) for name in _FIELDS)]).astype(
+        np.int32
     )
-    names = ("ids", "positions", "source", "target", "segment")
-    return replace(step, chunks=chunks), {name: move(getattr(step, name)) for name in names}
 
 
-def run_step(
-    net: FlatForward, step: Step, device: str
-) -> tuple[Tensor, RouterStats, Tensor, Tensor]:
-    """Mean loss, router figures, whether each target was the best guess, segment numbers."""
-    step, at = on_device(step, device)
+def unpacked(flat: Tensor, layout: Layout) -> Batch:
+    """The batch in a tensor made by :func:`packed`."""
+    sizes = [1, *[layout.tokens] * 3, *[layout.targets] * 3]
+    prefix, ids, positions, real, source, target, segment = flat.split(sizes)
+    return Batch(
+        prefix, ids.long(), positions.long(), real.float(), source.long(), target.long(),
+        segment.long(),
+    )  # fmt: skip
+
+
+def run_step(net: FlatForward, batch: Batch, layout: Layout) -> tuple[Tensor, RouterStats, Tensor]:
+    """Mean loss, router figures, and whether each target was the best guess."""
     precision: Any = contextlib.nullcontext()
-    if device == "cuda":
-        precision = torch.autocast("cuda", dtype=torch.bfloat16)
+    if batch.ids.device.type == "cuda":
+        # Without the cache: a captured graph must hold its own casts of the weights.
+        precision = torch.autocast("cuda", dtype=torch.bfloat16, cache_enabled=False)
     with precision:
-        logits, stats = net(at["ids"], at["positions"], step.prefix, step.chunks, at["source"])
+        logits, stats = net(batch, layout)
     logits = logits.float()
-    loss = F.cross_entropy(logits, at["target"])
-    right = logits.detach().argmax(dim=-1) == at["target"]
-    return loss, stats, right, at["segment"]
+    loss = F.cross_entropy(logits, batch.target, ignore_index=NO_TARGET)
+    right = logits.detach().argmax(dim=-1) == batch.target
+    return loss, stats, right
 
 
 @torch.no_grad()
@@ -89,9 +97,10 @@ def exact(net: FlatForward, steps: list[Step], device: str) -> dict[str, tuple[i
     piece is decoded right exactly when every token of it is the best guess."""
     table: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for step in steps:
-        _, _, right, segment = run_step(net, step, device)
+        batch = on_device(step, device)
+        _, _, right = run_step(net, batch, step.layout)
         wrong = torch.zeros(len(step.labels), dtype=torch.bool, device=right.device)
-        wrong[segment[~right]] = True
+        wrong[batch.segment[~right & (batch.target != NO_TARGET)]] = True
         for (intent, kind), bad in zip(step.labels, wrong.tolist(), strict=True):
             keys = ("answer",) if kind == "answer" else ("call", intent, kind)
             for key in keys:
@@ -107,12 +116,14 @@ def percent(found: dict[str, tuple[int, int]], key: str) -> float:
 
 
 def optimizer_of(net: FlatForward, learning_rate: float, device: str) -> torch.optim.AdamW:
-    """AdamW; weight decay on matrices only."""
+    """AdamW; weight decay on matrices only. On CUDA its rate is a tensor a graph can read."""
     matrices = [p for p in net.parameters() if p.dim() > 1]
     others = [p for p in net.parameters() if p.dim() == 1]
     groups = [{"params": matrices, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}]
+    cuda = device == "cuda"
+    rate: Any = torch.tensor(learning_rate, device=device) if cuda else learning_rate
     return torch.optim.AdamW(
-        groups, lr=learning_rate, betas=(0.9, 0.97), eps=1e-8, fused=device == "cuda"
+        groups, lr=rate, betas=(0.9, 0.97), eps=1e-8, fused=cuda, capturable=cuda
     )
 
 
@@ -123,6 +134,92 @@ def learning_rate(peak: float, step: int, progress: float, warmup: int) -> float
     return peak * rise * max(0.02, fall)
 
 
+class Updater:
+    """One optimiser step after another; on CUDA from the fourth on as one replayed graph.
+
+    The graph holds forward, backward, clipping and AdamW. Its first loss is compared with an
+    eager one on the same batch; when they differ, or capture fails, steps stay eager, said aloud.
+    """
+
+    WARM_UP_STEPS = 3
+
+    def __init__(
+        self, net: FlatForward, optimizer: torch.optim.AdamW, routing: Routing, *, graph: bool
+    ) -> None:
+        self._net = net
+        self._optimizer = optimizer
+        self._routing = routing
+        self._steps = 0
+        self._wanted = graph and next(net.parameters()).is_cuda
+        self._graph: Any = None
+        self._buffer: Tensor | None = None
+        self._outputs: tuple[Tensor, RouterStats] | None = None
+
+    def __call__(self, step: Step, rate: float) -> tuple[Tensor, RouterStats]:
+        """Update the weights by ``step``; the loss and router figures before the update."""
+        for group in self._optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
+        self._steps += 1
+        if self._wanted and self._graph is None and self._steps > self.WARM_UP_STEPS:
+            self._capture(step)
+        if self._graph is not None and self._buffer is not None and self._outputs is not None:
+            self._buffer.copy_(torch.from_numpy(packed(step)))
+            self._graph.replay()
+            return self._outputs[0].clone(), self._outputs[1]
+        device = next(self._net.parameters()).device
+        result = self._update(on_device(step, str(device)), step.layout)
+        self._optimizer.zero_grad(set_to_none=True)
+        return result
+
+    def _update(self, batch: Batch, layout: Layout) -> tuple[Tensor, RouterStats]:
+        loss, stats, _ = run_step(self._net, batch, layout)
+        balance = stats.balance_loss(self._routing.balance)
+        total = (
+            loss + self._routing.balance_weight * balance + Z_WEIGHT * torch.stack(stats.z).mean()
+        )
+        total.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self._net.parameters(), 1.0)
+        self._optimizer.step()
+        detached = RouterStats(stats.counts, [m.detach() for m in stats.means], [])
+        return loss.detach(), detached
+
+    def _capture(self, step: Step) -> None:
+        self._wanted = False
+        self._buffer = torch.from_numpy(packed(step)).cuda()
+        with torch.no_grad():
+            expected = float(
+                run_step(self._net, unpacked(self._buffer, step.layout), step.layout)[0]
+            )
+        saved = {name: value.clone() for name, value in self._net.state_dict().items()}
+        graph = torch.cuda.CUDAGraph()
+        try:
+            self._optimizer.zero_grad(set_to_none=True)
+            with torch.cuda.graph(graph):
+                outputs = self._update(unpacked(self._buffer, step.layout), step.layout)
+            graph.replay()
+            torch.cuda.synchronize()
+            found = float(outputs[0])
+        except RuntimeError as error:
+            print(f"no CUDA graph ({error}); steps stay eager", flush=True)
+            self._optimizer.zero_grad(set_to_none=True)
+            return
+        finally:
+            self._net.load_state_dict(saved)
+        noisy = self._routing.gumbel > 0
+        if noisy or abs(found - expected) < 0.01 * expected:
+            print(
+                f"steps run as one CUDA graph (loss {found:.4f}, eager {expected:.4f})", flush=True
+            )
+            self._graph, self._outputs = graph, outputs
+        else:
+            print(
+                f"the CUDA graph disagrees ({found:.4f}, eager {expected:.4f}); eager", flush=True
+            )
+
+
 class Trainer:
     """One run from first weights to the exported folder."""
 
@@ -131,22 +228,23 @@ class Trainer:
         self.started = time.monotonic()
         self.preset = PRESETS[run.preset]
         self.tokenizer = tokenizer.build(run.seed)
-        self.feed = Feed(
-            self.tokenizer, seed=run.seed, tokens=run.tokens,
-            num_chunks=6 if run.device == "cuda" else 3, workers=run.workers,
-        )  # fmt: skip
+        shape: Layout | int = run.tokens
+        if run.device == "cuda" and not run.tokens:
+            shape = self.preset.gpu_layout
+        self.feed = Feed(self.tokenizer, seed=run.seed, shape=shape, workers=run.workers)
         stock = model.build(self.preset, run.seed)
         if run.init is not None:
             stock.load_state_dict(torch.load(run.init, map_location="cpu", weights_only=True))
         self.stock = stock.to(run.device)
-        self.net = FlatForward(self.stock)
+        self.net = FlatForward(self.stock, run.routing).train()
         if self.net.use_fast_experts():
             print("experts run by grouped bf16 products", flush=True)
         self.optimizer = optimizer_of(self.net, run.learning_rate, run.device)
+        self.updater = Updater(self.net, self.optimizer, run.routing, graph=run.graph)
         size = 12000 if run.device == "cuda" else 4000
         self.tests = {
             name: [
-                StepSource(self.tokenizer, 10**6 + run.seed + i, size, 3, mode).step()  # type: ignore[arg-type]
+                StepSource(self.tokenizer, 10**6 + run.seed + i, size, mode).step()  # type: ignore[arg-type]
                 for i in range(6 if run.device == "cuda" else 2)
             ]
             for name, mode in (("iid", "train"), ("held_out", "held_out"))
@@ -172,16 +270,19 @@ class Trainer:
         quarter, step = 1, 0
         loss_sum: Tensor | None = None
         print(f"{sum(p.numel() for p in self.net.parameters()):,} weights, "
-              f"{self.run.tokens} tokens a step, set up in {self.elapsed_s:.0f} s", flush=True)  # fmt: skip  # noqa: E501
-        for batch in self.feed:
-            progress = self.progress(step)
-            if progress >= 1.0:
-                break
-            loss, stats = self._update(batch, step, progress)
+              f"set up in {self.elapsed_s:.0f} s", flush=True)  # fmt: skip
+        while (progress := self.progress(step)) < 1.0:
+            asked = time.monotonic()
+            batch = self.feed.next()
+            window["waited"] += time.monotonic() - asked
+            rate = learning_rate(
+                self.run.learning_rate, step, progress, WARMUP_STEPS[self.run.device]
+            )
+            loss, stats = self.updater(batch, rate)
             loss_sum = loss if loss_sum is None else loss_sum + loss
             step += 1
             window["steps"] += 1
-            window["tokens"] += len(batch.ids) - batch.prefix
+            window["tokens"] += batch.num_tokens
             window["dialogs"] += batch.num_dialogs
             now = time.monotonic()
             if now - reported >= REPORT_S or step == 1:
@@ -197,32 +298,23 @@ class Trainer:
         self._test(step)
         self._finish(step)
 
-    def _update(self, batch: Step, step: int, progress: float) -> tuple[Tensor, RouterStats]:
-        rate = learning_rate(self.run.learning_rate, step, progress, WARMUP_STEPS[self.run.device])
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        loss, stats, _, _ = run_step(self.net, batch, self.run.device)
-        z_loss = torch.stack(stats.z).mean()
-        total = loss + BALANCE_WEIGHT * stats.balance_loss() + Z_WEIGHT * z_loss
-        total.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return loss.detach(), stats
-
     def _report(
         self, step: int, progress: float, window: dict[str, float], loss: Tensor,
         stats: RouterStats, seconds: float,
     ) -> None:  # fmt: skip
+        balance = float(stats.balance_loss(self.run.routing.balance))
         print(
             f"{self.elapsed_s:6.0f} s  step {step:5d}  {progress:4.0%}  "
-            f"loss {float(loss) / window['steps']:.4f}  balance {float(stats.balance_loss().detach()):.3f}  "  # noqa: E501
-            f"max load {stats.max_load():.1f}  {window['tokens'] / seconds:,.0f} tokens/s  "
-            f"{window['dialogs'] / seconds:,.0f} dialogs/s",
+            f"loss {float(loss) / window['steps']:.4f}  balance {balance:.3f}  "
+            f"max load {stats.max_load():.1f}  entropy {stats.entropy():.3f}  "
+            f"{window['tokens'] / seconds:,.0f} tokens/s  "
+            f"{window['dialogs'] / seconds:,.0f} dialogs/s  "
+            f"waited for data {window['waited'] / seconds:.0%}",
             flush=True,
         )
 
     def _test(self, step: int) -> None:
+        self.net.eval()
         line: dict[str, float] = {"step": step, "seconds": round(self.elapsed_s)}
         worst: list[str] = []
         for name, steps in self.tests.items():
@@ -233,6 +325,7 @@ class Trainer:
                 names = sorted(found, key=lambda key: percent(found, key))
                 counted = [key for key in names if found[key][1] >= 8]
                 worst = [f"{key} {found[key][0]}/{found[key][1]}" for key in counted[:9]]
+        self.net.train()
         self.curve.append(line)
         print("exact match % " + json.dumps(line) + "  weakest: " + ", ".join(worst), flush=True)
 
@@ -249,17 +342,17 @@ class Trainer:
         print(f"exported {self.run.out} after {step} steps: {report}", flush=True)
         (self.run.out / "training.json").write_text(
             json.dumps({"preset": self.run.preset, "seed": self.run.seed, "steps": step,
-                        "tokens_per_step": self.run.tokens, "minutes": round(self.elapsed_s / 60, 1),  # noqa: E501
+                        "routing": vars(self.run.routing), "minutes": round(self.elapsed_s / 60, 1),
                         "device": self.run.device, "torch": torch.__version__,
                         "curve": self.curve}, indent=1) + "\n",
             encoding="utf-8",
         )  # fmt: skip
         export.round_experts(stock)
+        self.net.eval().to(self.run.device)
         for name, steps in self.tests.items():
-            self.net.grouped = False
-            found = exact(self.net.to("cpu"), steps[:1], "cpu")
+            found = exact(self.net, steps[:2], self.run.device)
             print(f"INT4 {name}: calls {percent(found, 'call'):.1f} %, "
-                  f"answers {percent(found, 'answer'):.1f} %  (fp32/bf16 over more text: "
+                  f"answers {percent(found, 'answer'):.1f} %  (before rounding, on more text: "
                   f"{before[f'{name}_calls']} / {before[f'{name}_answers']})", flush=True)  # fmt: skip  # noqa: E501
 
 
@@ -271,21 +364,30 @@ def arguments(argv: list[str] | None = None) -> Run:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, help="wall time of the whole run, export included")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--tokens", type=int, help="tokens a step, prefix not counted")
+    parser.add_argument(
+        "--tokens", type=int, help="tokens a step, prefix not counted; on CUDA the preset's layout"
+    )
     parser.add_argument("--workers", type=int, help="data processes; 0 makes data in this one")
     parser.add_argument("--learning-rate", type=float)
     parser.add_argument("--steps", type=int, default=0, help="stop after so many steps")
     parser.add_argument("--init", type=Path, help="a checkpoint file to start from")
     parser.add_argument("--eval-every", type=float, default=60.0, help="seconds")
+    parser.add_argument("--balance", choices=("switch", "cv2"), default="switch")
+    parser.add_argument("--balance-weight", type=float, help="0.01 for switch, 0.011 for cv2")
+    parser.add_argument("--gumbel", type=float, default=0.0, help="Gumbel-softmax temperature")
+    parser.add_argument("--no-graph", action="store_true", help="no CUDA graph")
     parser.add_argument("--threads", type=int, default=2, help="torch threads on the CPU")
     given = parser.parse_args(argv)
     preset, cuda = PRESETS[given.preset], given.device == "cuda"
     torch.set_num_threads(given.threads)
-    tokens = given.tokens or (preset.gpu_tokens if cuda else preset.cpu_tokens)
+    tokens = given.tokens or (0 if cuda else preset.cpu_tokens)
+    weight = given.balance_weight or (0.011 if given.balance == "cv2" else 0.01)
+    routing = Routing(given.balance, weight, given.gumbel)
     return Run(
         given.preset, given.device, given.out, given.minutes or (8 if cuda else preset.cpu_minutes),
         given.seed, tokens, (14 if cuda else 0) if given.workers is None else given.workers,
         given.learning_rate or preset.learning_rate, given.steps, given.init, given.eval_every,
+        routing, not given.no_graph,
     )  # fmt: skip
 
 
