@@ -26,7 +26,7 @@ WEIGHTS: dict[str, float] = {
     "total": 8, "top": 11, "bottom": 4.5, "group": 6, "trend": 6, "peak_month": 1, "low_month": 1,
     "compare": 4.5, "yoy": 3.5, "mom": 3, "share": 5, "average": 3, "distinct": 2.5, "having": 4.5,
     "target": 3.5, "price": 2, "list": 3.5, "returns": 3.5, "inventory": 4, "staff": 3,
-    "customers": 2, "calc": 6, "sql_python": 5, "doc": 8, "http": 1.5, "report": 1.5, "greet": 0.8,
+    "customers": 2, "calc": 7, "sql_python": 5, "doc": 11, "http": 1.5, "report": 1.5, "greet": 0.8,
     "help": 0.8, "thanks": 0.6, "clarify": 2, "out_of_scope": 2.2, "refuse_write": 2,
     "refuse_injection": 1.5,
 }  # fmt: skip

@@ -7,6 +7,7 @@ balance loss per layer, logits only where there is a loss, one shape for every s
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,8 +94,9 @@ def build(preset: Preset, seed: int) -> Any:
 
 @dataclass(frozen=True)
 class Routing:
-    """How the router is trained. ``balance``: ``switch`` is E * sum(load * probability), ``cv2``
-    is (std/mean)^2 of the experts' summed probabilities. ``gumbel`` is the temperature of
+    """How the router is trained. ``balance``: ``switch`` is E * sum(load * probability) a layer,
+    ``pooled`` the same over the counts of all layers together (transformers' own form), ``cv2``
+    (std/mean)^2 of the experts' summed probabilities a layer. ``gumbel`` is the temperature of
     Gumbel-softmax noise while training, 0 for none."""
 
     balance: str = "switch"
@@ -111,7 +113,10 @@ class RouterStats:
     z: list[Tensor]
 
     def balance_loss(self, form: str = "switch") -> Tensor:
-        """Mean over layers; balanced is 1.0 for ``switch`` and 0.0 for ``cv2``."""
+        """Balanced is 0.0 for ``cv2`` and 1.0 for the others."""
+        if form == "pooled":
+            load, mean = torch.stack(self.counts).sum(dim=0), torch.stack(self.means).mean(dim=0)
+            return load.numel() * (load / load.sum() * mean).sum()
         losses = []
         for count, mean in zip(self.counts, self.means, strict=True):
             if form == "cv2":
@@ -121,18 +126,20 @@ class RouterStats:
                 losses.append(load.numel() * (load * mean).sum())
         return torch.stack(losses).mean()
 
+    def shares(self) -> list[list[float]]:
+        """Per layer, the share of tokens of each expert."""
+        return [(count / count.sum()).tolist() for count in self.counts]
+
     def max_load(self) -> float:
         """Largest share of an expert, in multiples of the mean, over layers."""
-        return max(float(c.max() / c.mean()) for c in self.counts)
+        return max(max(shares) * len(shares) for shares in self.shares())
 
-    def entropy(self) -> float:
-        """Least entropy of the expert loads over layers, 1.0 when balanced."""
-        values = []
-        for count in self.counts:
-            share = count / count.sum()
-            entropy = -(share * (share + 1e-9).log()).sum()
-            values.append(float(entropy) / float(torch.tensor(float(len(share))).log()))
-        return min(values)
+    def entropies(self) -> list[float]:
+        """Per layer, the entropy of the expert shares, 1.0 when balanced."""
+        return [
+            -sum(s * math.log(s) for s in shares if s > 0) / math.log(len(shares))
+            for shares in self.shares()
+        ]
 
 
 @dataclass(frozen=True)

@@ -250,6 +250,7 @@ class Trainer:
             for name, mode in (("iid", "train"), ("held_out", "held_out"))
         }
         self.curve: list[dict[str, float]] = []
+        self.stats = RouterStats([], [], [])
 
     @property
     def elapsed_s(self) -> float:
@@ -279,6 +280,7 @@ class Trainer:
                 self.run.learning_rate, step, progress, WARMUP_STEPS[self.run.device]
             )
             loss, stats = self.updater(batch, rate)
+            self.stats = stats
             loss_sum = loss if loss_sum is None else loss_sum + loss
             step += 1
             window["steps"] += 1
@@ -306,7 +308,7 @@ class Trainer:
         print(
             f"{self.elapsed_s:6.0f} s  step {step:5d}  {progress:4.0%}  "
             f"loss {float(loss) / window['steps']:.4f}  balance {balance:.3f}  "
-            f"max load {stats.max_load():.1f}  entropy {stats.entropy():.3f}  "
+            f"max load {stats.max_load():.1f}  entropy {min(stats.entropies()):.3f}  "
             f"{window['tokens'] / seconds:,.0f} tokens/s  "
             f"{window['dialogs'] / seconds:,.0f} dialogs/s  "
             f"waited for data {window['waited'] / seconds:.0%}",
@@ -344,6 +346,9 @@ class Trainer:
             json.dumps({"preset": self.run.preset, "seed": self.run.seed, "steps": step,
                         "routing": vars(self.run.routing), "minutes": round(self.elapsed_s / 60, 1),
                         "device": self.run.device, "torch": torch.__version__,
+                        "router": {"entropy": [round(e, 4) for e in self.stats.entropies()],
+                                   "shares": [[round(x, 4) for x in layer]
+                                              for layer in self.stats.shares()]},
                         "curve": self.curve}, indent=1) + "\n",
             encoding="utf-8",
         )  # fmt: skip
@@ -372,8 +377,8 @@ def arguments(argv: list[str] | None = None) -> Run:
     parser.add_argument("--steps", type=int, default=0, help="stop after so many steps")
     parser.add_argument("--init", type=Path, help="a checkpoint file to start from")
     parser.add_argument("--eval-every", type=float, default=60.0, help="seconds")
-    parser.add_argument("--balance", choices=("switch", "cv2"), default="switch")
-    parser.add_argument("--balance-weight", type=float, help="0.01 for switch, 0.011 for cv2")
+    parser.add_argument("--balance", choices=("switch", "pooled", "cv2"), default="switch")
+    parser.add_argument("--balance-weight", type=float, help="0.01, for cv2 0.011")
     parser.add_argument("--gumbel", type=float, default=0.0, help="Gumbel-softmax temperature")
     parser.add_argument("--no-graph", action="store_true", help="no CUDA graph")
     parser.add_argument("--threads", type=int, default=2, help="torch threads on the CPU")
