@@ -11,12 +11,13 @@ const view = {
   window: byId("window"), people: byId("people"), messages: byId("messages"),
   identity: byId("identity"), chips: byId("chips"), form: byId("form"), input: byId("input"),
   send: byId("send"), log: byId("log"), logLines: byId("log-lines"),
-  logToggle: byId("log-toggle"), toast: byId("toast"),
+  logToggle: byId("log-toggle"), toast: byId("toast"), kind: byId("kind"),
 };
 
 const state = {
-  bootId: "", employees: [], current: "", lastSeq: 0,
+  bootId: "", employees: [], current: "", lastSeq: 0, wechat: false,
   conversations: new Map(), // user id -> {messages, delivery: Map, unread, typingSince}
+  changes: new Map(), // user id + msg id -> {change, text}
 };
 
 function make(tag, className, text) {
@@ -73,7 +74,64 @@ function fillText(node, text) {
 const KIND_LABELS = {
   image: "[图片]", voice: "[语音]", video: "[视频]", file: "[文件]", location: "[位置]", link: "[链接]",
 };
+const NOT_IN_WECHAT = "暂不支持此消息类型，请在企业微信中查看";
 const shownText = (message) => message.text || KIND_LABELS[message.kind] || "";
+const changeOf = (message) => state.changes.get(`${message.user_id} ${message.msg_id}`);
+
+// The markdown of an app message: headings, bold, links, inline code, quotes, three colours.
+function fillMarkdown(node, text) {
+  for (const line of text.split("\n")) {
+    const heading = /^#{1,6} (.*)/.exec(line);
+    const quote = /^> ?(.*)/.exec(line);
+    const block = make("div", heading ? "md-heading" : quote ? "md-quote" : "");
+    const spans = /\*\*(.+?)\*\*|`([^`]+)`|\[([^\]]+)\]\((https?:[^)\s]+)\)|<font color="(info|comment|warning)">(.*?)<\/font>/g;
+    const content = heading ? heading[1] : quote ? quote[1] : line;
+    let from = 0;
+    for (const found of content.matchAll(spans)) {
+      block.append(content.slice(from, found.index));
+      const [whole, bold, code, label, href, color, colored] = found;
+      if (href) {
+        const anchor = make("a", "", label);
+        Object.assign(anchor, { href, target: "_blank", rel: "noopener noreferrer" });
+        block.append(anchor);
+      } else if (color) {
+        block.append(make("span", `md-${color}`, colored));
+      } else {
+        block.append(make(bold ? "strong" : "code", "", bold || code));
+      }
+      from = found.index + whole.length;
+    }
+    block.append(content.slice(from) || (from ? "" : "\u200b"));
+    node.append(block);
+  }
+}
+
+function fillCard(node, message) {
+  const card = JSON.parse(message.card);
+  const change = changeOf(message);
+  node.classList.add("card");
+  const title = change && !card.button_list ? change.text : shownText(message);
+  node.append(make("div", "card-text", title));
+  const row = make("div", "card-buttons");
+  for (const button of card.button_list || []) {
+    const node = make("button", "", change ? change.text : button.text);
+    node.type = "button";
+    node.disabled = Boolean(change);
+    node.addEventListener("click", () => post("/sim/press", {
+      user: message.user_id, msg_id: message.msg_id, card: message.card, key: button.key || "",
+    }).catch(() => toast("按钮没有送到")));
+    row.append(node);
+  }
+  node.append(row);
+}
+
+function fillBubble(node, message) {
+  if (message.sender === "employee" || message.kind === "text") fillText(node, shownText(message));
+  else if (state.wechat && message.kind === "markdown") node.append(make("em", "", NOT_IN_WECHAT));
+  else if (message.kind === "markdown") fillMarkdown(node, message.text);
+  else if (message.kind === "template_card") fillCard(node, message);
+  else fillText(node, shownText(message));
+}
 
 function isTyping(talk) {
   return talk.typingSince > 0 && Date.now() - talk.typingSince < TYPING_LIMIT_MS;
@@ -108,7 +166,8 @@ function messageRow(message, talk, employee) {
   row.dataset.sender = message.sender;
   row.dataset.seq = message.seq;
   const bubble = make("div", "bubble");
-  fillText(bubble, shownText(message));
+  bubble.dataset.kind = message.kind;
+  fillBubble(bubble, message);
   row.append(mine ? avatarOf(employee) : appAvatar(), bubble);
   const progress = mine ? talk.delivery.get(message.msg_id) : undefined;
   if (progress && progress !== "delivered") {
@@ -143,6 +202,10 @@ function renderMessages() {
   const nodes = [];
   let lastTime = 0;
   for (const message of talk.messages) {
+    if (changeOf(message)?.change === "recalled") {
+      nodes.push(make("div", "time", "应用撤回了一条消息"));
+      continue;
+    }
     if (message.time_s - lastTime > TIME_GAP_S) {
       nodes.push(make("div", "time", clockTime(message.time_s)));
     }
@@ -197,9 +260,9 @@ const post = (path, body) => fetch(path, {
   body: JSON.stringify(body),
 });
 
-async function say(text) {
+async function say(text, kind = "text") {
   try {
-    const response = await post("/sim/messages", { user: state.current, text });
+    const response = await post("/sim/messages", { user: state.current, text, kind });
     if (!response.ok) toast((await response.json()).error);
     return response.ok;
   } catch {
@@ -244,6 +307,7 @@ function listen() {
   });
   on("boot", (bootId) => { if (bootId !== state.bootId) location.reload(); });
   on("message", onMessage);
+  on("change", (change) => state.changes.set(`${change.user_id} ${change.msg_id}`, change));
   on("delivery", onDelivery);
   on("log", onLog);
 }
@@ -263,6 +327,9 @@ async function start() {
     chip.addEventListener("click", () => say(text));
     return chip;
   }));
+  for (const [kind, title] of Object.entries(found.kinds)) {
+    if (kind !== "text") view.kind.append(new Option(title, kind));
+  }
   const before = sessionStorage.getItem("user");
   open(state.employees.some((e) => e.user_id === before) ? before : state.employees[0].user_id);
   listen();
@@ -284,6 +351,20 @@ view.form.addEventListener("submit", async (event) => {
   view.send.disabled = true;
   if (!await say(text)) { view.input.value = text; view.send.disabled = false; }
 });
+view.kind.addEventListener("change", () => {
+  if (view.kind.value) say("", view.kind.value);
+  view.kind.value = "";
+});
+for (const button of document.querySelectorAll("[data-view]")) {
+  button.addEventListener("click", () => {
+    state.wechat = button.dataset.view === "wechat";
+    view.window.classList.toggle("wechat", state.wechat);
+    for (const other of document.querySelectorAll("[data-view]")) {
+      other.setAttribute("aria-checked", String(other === button));
+    }
+    render();
+  });
+}
 byId("back").addEventListener("click", () => view.window.classList.add("listing"));
 view.logToggle.addEventListener("click", () => showLog(view.log.hidden));
 byId("log-close").addEventListener("click", () => showLog(false));

@@ -140,6 +140,86 @@ def test_a_message_the_app_did_not_take_is_marked(page: Page, recording_app: Rec
     expect(page.locator("#log-lines li.bad", has_text="WangFang 的文本消息")).to_have_count(4)
 
 
+def send(simulator: Simulator, msgtype: str, part: dict[str, object]) -> str:
+    """The app sends one message of another kind; its msgid."""
+    request = {
+        "touser": "WangFang",
+        "msgtype": msgtype,
+        "agentid": simulator.corp.agent_id,
+        msgtype: part,
+    }
+    answer = simulator.message_send.send(json.dumps(request).encode())
+    assert answer.errcode == 0
+    return answer.msgid
+
+
+def test_markdown_is_drawn_in_wecom_and_hidden_in_the_wechat_plugin(
+    page: Page, simulator: Simulator
+) -> None:
+    text = (
+        '## 标题\n**粗** `码` <font color="info">绿</font> [链](https://example.com/)\n'
+        "> 引用<b>x</b>"
+    )
+    send(simulator, "markdown", {"content": text})
+    answer(simulator, "文字")
+    bubble = page.locator('.bubble[data-kind="markdown"]')
+    expect(bubble.locator(".md-heading")).to_have_text("标题")
+    expect(bubble.locator("strong")).to_have_text("粗")
+    expect(bubble.locator(".md-info")).to_have_text("绿")
+    expect(bubble.locator("a")).to_have_attribute("href", "https://example.com/")
+    expect(bubble.locator(".md-quote")).to_have_text("引用<b>x</b>")
+    page.get_by_role("radio", name="微信插件").click()
+    expect(bubble).to_have_text("暂不支持此消息类型，请在企业微信中查看")
+    expect(page.locator('.bubble[data-kind="text"]')).to_have_text("文字")
+    page.get_by_role("radio", name="企业微信").click()
+    expect(bubble.locator("strong")).to_have_text("粗")
+
+
+def test_a_card_is_pressed_and_updated_and_a_message_recalled(
+    page: Page, simulator: Simulator, recording_app: RecordingApp
+) -> None:
+    card = {
+        "card_type": "button_interaction",
+        "main_title": {"title": "审批"},
+        "task_id": "t",
+        "button_list": [{"text": "同意", "key": "yes"}],
+    }
+    msgid = send(simulator, "template_card", card)
+    page.get_by_role("button", name="同意").click()
+    expect(page.locator("#log-lines li", has_text="template_card_event")).to_have_count(1)
+    simulator.conversations.update_card(msgid, "已同意")
+    expect(page.get_by_role("button", name="已同意")).to_be_disabled()
+    simulator.conversations.recall(msgid)
+    expect(page.locator(".messages .card")).to_have_count(0)
+    expect(page.locator(".messages")).to_contain_text("应用撤回了一条消息")
+
+
+def test_other_kinds_are_sent_from_the_page(page: Page, recording_app: RecordingApp) -> None:
+    page.select_option("#kind", "voice")
+    expect(page.locator(".row.mine .bubble")).to_have_text("[语音]")
+    expect(page.locator("#log-lines li", has_text="语音消息")).to_have_count(1)
+
+
+def test_the_fault_switches(page: Page, simulator: Simulator, recording_app: RecordingApp) -> None:
+    page.click("#log-toggle")
+    page.get_by_role("tab", name="故障").click()
+    page.get_by_role("button", name="下一次发送：收到后断开").click()
+    expect(page.locator("#rules li")).to_have_text("message/send：收到后断开（还有 1 次）")
+    page.fill("#errcode", "60011")
+    page.get_by_role("button", name="加上").click()
+    expect(page.locator("#rules li")).to_have_count(2)
+    assert [rule.value for rule in simulator.faults.rules] == [0, 60011]
+    page.get_by_role("button", name="全部清除").click()
+    expect(page.locator("#rules li")).to_have_count(0)
+    page.check("#untrusted")
+    page.wait_for_function("fetch('/sim/trusted-ips').then(r => r.json()).then(a => a.ips)")
+    assert simulator.trusted_ips == frozenset()
+    page.get_by_role("button", name="同一秒两个审批事件").click()
+    expect(page.locator("#log-lines li", has_text="sys_approval_change")).to_have_count(2)
+    page.get_by_role("tab", name="记录").click()
+    expect(page.locator("#log-lines")).to_be_visible()
+
+
 def test_a_reload_shows_the_same_conversation(page: Page, simulator: Simulator) -> None:
     answer(simulator, "一")
     answer(simulator, "二")

@@ -25,7 +25,7 @@ def test_the_page_and_its_files(base_url: str) -> None:
     page = requests.get(f"{base_url}/", timeout=5)
     assert page.status_code == 200
     assert "胡同" in page.text
-    for name in ("chat.css", "chat.js", "hutong.svg"):
+    for name in ("chat.css", "chat.js", "faults.js", "hutong.svg"):
         assert f"/static/{name}" in page.text
         assert requests.get(f"{base_url}/static/{name}", timeout=5).status_code == 200
     assert "http" not in page.text.replace("http-equiv", ""), "nothing is loaded from elsewhere"
