@@ -8,6 +8,7 @@ turn workers are down.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -43,10 +44,12 @@ class Taken:
 
 @dataclass(frozen=True)
 class IntakeLimits:
-    """0 turns a limit off. ``most_queued`` counts the turns of all users."""
+    """0 turns a limit off. ``most_queued`` counts the turns of all users, and a count may be
+    ``queue_look_s`` old."""
 
     user_rate_per_min: int = 60
     most_queued: int = 5000
+    queue_look_s: float = 0.5
 
 
 def nobody_knows(user: str) -> frozenset[str] | None:
@@ -74,12 +77,15 @@ class Intake:
         self._policy = policy or AccessPolicy()
         self._limits = limits or IntakeLimits()
         self._departments_of = departments_of
+        self._looked_s = float("-inf")
+        self._seen = 0
 
     def take(self, message: InboundMessage, turn_id: str, *, dry_run: bool = False) -> Taken:
         """Refuse, answer or queue ``message``. Raises ``redis.RedisError`` when it may not have
         been stored; a repeated call does no harm."""
         taken = self._take(message, turn_id, dry_run)
-        self._counters.add(f"messages:{taken.outcome}", *_reasons(taken))
+        if taken.outcome == "refused":
+            self._counters.add("messages:refused", f"refused:{taken.reason}")
         logger.info(
             "duplicate ignored" if taken.outcome == "duplicate" else f"message {taken.outcome}",
             extra=fields(
@@ -133,9 +139,16 @@ class Intake:
         rate, most = self._limits.user_rate_per_min, self._limits.most_queued
         if rate and not self._gate.within_rate(tag, message.dedupe_key, rate):
             return "rate", replies.TOO_OFTEN
-        if most and not command and self._gate.queued() >= most:
+        if most and not command and self._queued() >= most:
             return "overload", replies.OVERLOADED
         return None
+
+    def _queued(self) -> int:
+        """Length of the queue, at most ``queue_look_s`` old."""
+        now_s = time.monotonic()
+        if now_s - self._looked_s >= self._limits.queue_look_s:
+            self._looked_s, self._seen = now_s, self._gate.queued()
+        return self._seen
 
     def _refuse(
         self, message: InboundMessage, turn_id: str, tag: str, reason: str, text: str
@@ -160,7 +173,3 @@ def _command(message: InboundMessage) -> str:
         return ""
     text = message.content.strip().replace("／", "/").lower()
     return text if text in NEW_COMMANDS | HELP_COMMANDS | STOP_COMMANDS else ""
-
-
-def _reasons(taken: Taken) -> list[str]:
-    return [f"refused:{taken.reason}"] if taken.reason else []

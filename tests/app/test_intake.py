@@ -179,7 +179,7 @@ def test_rate_limit_counts_each_message_once_and_spares_stop_and_admins(
 
 
 def test_overload_is_said_and_commands_still_work(redis_client: redis.Redis) -> None:
-    desk = Desk(redis_client, limits=IntakeLimits(most_queued=2))
+    desk = Desk(redis_client, limits=IntakeLimits(most_queued=2, queue_look_s=0))
     desk.send("一", "li")
     desk.send("一", "wang")
     assert desk.send("一").reason == "overload"
@@ -190,7 +190,7 @@ def test_overload_is_said_and_commands_still_work(redis_client: redis.Redis) -> 
 
 
 def test_a_retry_of_a_queued_message_is_never_refused(redis_client: redis.Redis) -> None:
-    desk = Desk(redis_client, limits=IntakeLimits(most_queued=1))
+    desk = Desk(redis_client, limits=IntakeLimits(most_queued=1, queue_look_s=0))
     assert desk.send("一", msg_id="same").outcome == "queued"
     assert desk.send("一", msg_id="same").outcome == "duplicate"
     assert desk.said() == []
@@ -198,7 +198,7 @@ def test_a_retry_of_a_queued_message_is_never_refused(redis_client: redis.Redis)
 
 def test_a_message_refused_once_is_not_worked_on_later(redis_client: redis.Redis) -> None:
     """The user was told that it is not; a late re-delivery must not contradict that."""
-    desk = Desk(redis_client, limits=IntakeLimits(most_queued=1))
+    desk = Desk(redis_client, limits=IntakeLimits(most_queued=1, queue_look_s=0))
     desk.send("一", "li")
     assert desk.send("一", msg_id="same").reason == "overload"
     redis_client.delete(keys.QUEUE)
