@@ -7,10 +7,13 @@ nothing of questions. The model learns to read names from the prompt because of 
 from __future__ import annotations
 
 import contextlib
+import functools
+import hashlib
 import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from models.training import lexicon, schema_words
 from models.training.lexicon import Dim, Metric, Vocabulary
@@ -18,6 +21,7 @@ from models.training.sql_parts import Query
 from tools.semantic import ColumnCard, Semantic, TableCard
 from tools.semantic import Metric as MetricCard
 
+_Named = TypeVar("_Named", bound=tuple[Any, ...])
 _TOKEN = re.compile(r"'(?:[^']|'')*'|[A-Za-z_]+\.[A-Za-z_]+|[A-Za-z_]\w*|[^\W\d_]+|[()]")
 _AMOUNT = "quantity*price"
 SALES = "sales_data"
@@ -123,10 +127,11 @@ def _shuffled(rng: random.Random, card: TableCard) -> TableCard:
 class _Builder:
     """Draws one schema."""
 
-    def __init__(self, rng: random.Random, demo: Semantic) -> None:
+    def __init__(self, rng: random.Random, demo: Semantic, unseen: bool) -> None:
         self._rng = rng
+        self._unseen = unseen
         self._demo = demo
-        self._renamed = rng.choice((0.15, 0.4, 0.7, 1.0))
+        self._renamed = rng.choice((0.4, 0.7, 1.0) if unseen else (0.15, 0.4, 0.7, 1.0))
         self._shared: dict[str, tuple[str, str]] = {}
         self._values: dict[str, tuple[str, ...]] = {}
         self._dims: dict[str, Dim] = {}
@@ -140,7 +145,11 @@ class _Builder:
                 chosen = list(rng.choice(lists))
                 rng.shuffle(chosen)
                 self._values[column] = tuple(chosen[: rng.randint(3, 8)])
-        amount = rng.choice(schema_words.AMOUNTS) if rng.random() < 0.3 else ("", "")
+        amount = (
+            rng.choice(_allowed(schema_words.AMOUNTS, self._unseen))
+            if rng.random() < 0.3
+            else ("", "")
+        )
         self._taken.add(amount[0])
         dropped = frozenset(
             rng.sample(NEEDED, rng.choices((0, 1, 2, 3, 4, 5), (2, 2, 2, 2, 1, 1))[0])
@@ -184,7 +193,7 @@ class _Builder:
     def _name(self, options: tuple[tuple[str, str], ...], name: str, title: str) -> tuple[str, str]:
         if self._rng.random() > self._renamed:
             return name, title
-        chosen = self._rng.choice(options)
+        chosen = self._rng.choice(_allowed(options, self._unseen))
         if self._rng.random() < 0.2:
             return chosen[0], title
         return chosen
@@ -243,7 +252,7 @@ class _Builder:
         if amount[0]:
             cards.append(ColumnCard(amount[0], amount[1], rng.choice(("元", "元", ""))))
         for name, title, words, values in rng.sample(
-            schema_words.DIMENSIONS, rng.choice((0, 1, 1, 2, 2, 3))
+            _allowed(schema_words.DIMENSIONS, self._unseen), rng.choice((0, 1, 1, 2, 2, 3))
         ):
             chosen = tuple(rng.sample(values, rng.randint(min(3, len(values)), len(values))))
             if rng.random() < 0.2:
@@ -257,7 +266,7 @@ class _Builder:
             self._values[name] = chosen
             cards.append(ColumnCard(name, title, "", chosen))
         for name, title, word, unit in rng.sample(
-            schema_words.FIGURES, rng.choice((0, 1, 1, 2, 3))
+            _allowed(schema_words.FIGURES, self._unseen), rng.choice((0, 1, 1, 2, 3))
         ):
             names[name] = name
             self._metrics[title] = Metric(
@@ -316,9 +325,23 @@ _ALIASES = {
 }  # fmt: skip
 
 
-def varied(rng: random.Random, demo: Semantic) -> Schema:
-    """A schema with other names, other values, and columns and tables added and left out."""
-    return _Builder(rng, demo).build()
+def varied(rng: random.Random, demo: Semantic, *, unseen: bool = False) -> Schema:
+    """A schema with other names, other values, and columns and tables added and left out.
+
+    With ``unseen`` names come from those that training never shows, wherever there are any.
+    """
+    return _Builder(rng, demo, unseen).build()
+
+
+@functools.cache
+def held_out(name: str) -> bool:
+    """Whether training never shows this table or column name: one in eight, by a stable hash."""
+    return hashlib.sha256(f"names/1519/{name}".encode()).digest()[0] < 32
+
+
+def _allowed(options: Sequence[_Named], unseen: bool) -> list[_Named]:
+    """The options (their first item is a name) of training, or those it never shows."""
+    return [option for option in options if held_out(option[0]) == unseen] or list(options)
 
 
 _current: list[Schema] = []

@@ -5,7 +5,14 @@ import sqlite3
 
 import pytest
 
-from models.training import combinations, dialogs, rendering, schema_jitter, tokenizer
+from models.training import (
+    combinations,
+    dialogs,
+    rendering,
+    schema_jitter,
+    schema_words,
+    tokenizer,
+)
 from models.training.data import MAX_PREFIX_TOKENS
 from models.training.dialogs import Sampler
 from models.training.frames import Frame
@@ -99,3 +106,28 @@ def test_prompts_leave_room_for_the_dialog():
         len(vocabulary.encode(rendering.prefix(dialogs.make_prompt(rng))).ids) for _ in range(300)
     ]
     assert sum(size <= MAX_PREFIX_TOKENS for size in sizes) >= 295
+
+
+def names_of(schema):
+    return {card.name for card in schema.semantic.tables} | {
+        column.name for card in schema.semantic.tables for column in card.columns
+    }
+
+
+def test_names_kept_for_evaluation_are_not_trained_on():
+    rng = random.Random(10)
+    known = names_of(schema_jitter.Schema(dialogs.demo_semantic()))
+    own = {
+        option[0]
+        for options in (*schema_words.TABLES.values(), *schema_words.COLUMNS.values())
+        for option in options
+    }
+    for _ in range(200):
+        trained = names_of(schema_jitter.varied(rng, dialogs.demo_semantic())) & own - known
+        assert not [name for name in trained if schema_jitter.held_out(name)]
+    kept = [
+        bool([n for n in names_of(schema_jitter.varied(rng, dialogs.demo_semantic(), unseen=True))
+              if n in own - known and schema_jitter.held_out(n)])
+        for _ in range(50)
+    ]  # fmt: skip
+    assert sum(kept) >= 48
