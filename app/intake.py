@@ -120,7 +120,12 @@ class Intake:
             )
             self._deliver(tag)
             return Taken(answered.turn_id, "duplicate" if answered.duplicate else "answered")
-        put = self._inbox.put(message, turn_id, dry_run=dry_run)
+        most = (
+            0 if self._policy.is_admin(message.from_user_name) else self._limits.user_rate_per_min
+        )
+        put = self._inbox.put(message, turn_id, dry_run=dry_run, most_a_minute=most)
+        if put.over_rate:
+            return self._refuse(message, turn_id, tag, "rate", replies.TOO_OFTEN)
         if put.duplicate:
             return Taken(put.turn_id, "duplicate")
         self._wake(tag)
@@ -137,7 +142,7 @@ class Intake:
         if command in STOP_COMMANDS or self._policy.is_admin(user):
             return None
         rate, most = self._limits.user_rate_per_min, self._limits.most_queued
-        if rate and not self._gate.within_rate(tag, message.dedupe_key, rate):
+        if command and rate and not self._gate.within_rate(tag, message.dedupe_key, rate):
             return "rate", replies.TOO_OFTEN
         if most and not command and self._queued() >= most:
             return "overload", replies.OVERLOADED

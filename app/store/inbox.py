@@ -27,13 +27,14 @@ from app.wecom.message import InboundMessage
 class Put:
     """What became of a message.
 
-    ``position`` is the number of turns ahead of it, 0 for a duplicate or when it is next.
+    ``over_rate``: it was not taken. ``position`` is the number of turns ahead of it, 0 for a duplicate or when it is next.
     """
 
     turn_id: str
     tag: str
     duplicate: bool
     position: int
+    over_rate: bool = False
 
 
 Action = Literal["say", "new", "stop"]
@@ -57,8 +58,16 @@ class Inbox:
         self._put = script(client, "put")
         self._answer = script(client, "answer")
 
-    def put(self, message: InboundMessage, turn_id: str, *, dry_run: bool = False) -> Put:
-        """Take ``message`` as turn ``turn_id``, unless it was taken before.
+    def put(
+        self,
+        message: InboundMessage,
+        turn_id: str,
+        *,
+        dry_run: bool = False,
+        most_a_minute: int = 0,
+    ) -> Put:
+        """Take ``message`` as turn ``turn_id``, unless it was taken before, or its user has sent
+        ``most_a_minute`` others (0: any number) in the last minute.
 
         A ``dry_run`` turn goes the whole way but its answer is not put into the outbox. Raises
         ``redis.RedisError`` when the message may not have been taken; the caller must then make
@@ -71,9 +80,21 @@ class Inbox:
             pipe.set(keys.turn_index(turn_id), tag, ex=2 * keys.ENDED_EXPIRY_S)
             pipe.execute()
         taken, first_id, now_ms = self._put(
-            keys=[user.dedupe(message.dedupe_key), user.inbox, user.turn(turn_id), user.epoch],
-            args=[turn_id, keys.DEDUPE_EXPIRY_S, *_fields(message, tag, dry_run)],
+            keys=[
+                user.dedupe(message.dedupe_key),
+                user.inbox,
+                user.turn(turn_id),
+                user.epoch,
+                user.rate,
+            ],
+            args=[
+                *(turn_id, keys.DEDUPE_EXPIRY_S, most_a_minute),
+                *_fields(message, tag, dry_run),
+            ],
         )
+        if taken == 2:
+            self._redis.delete(keys.turn_index(turn_id))
+            return Put(turn_id, tag, duplicate=False, position=0, over_rate=True)
         # The same id again: this very call succeeded before its connection broke.
         new = bool(taken) or first_id.decode() == turn_id
         with self._redis.pipeline(transaction=False) as pipe:
