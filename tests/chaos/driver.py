@@ -116,17 +116,17 @@ class Driver:
         late = chance.uniform(0, 3)
         at_once = chance.random() < 0.3
         if wanted > 1 and at_once:
-            copies.submit(self._copy, said, plain, 0.0)
+            copies.submit(self._copy, said, plain, time.monotonic())
         delivery = caller.deliver(plain, title=f"{said.user} 的文本消息")
         said.deliveries += len(delivery.attempts)
         if delivery.acknowledged:
             said.acknowledged = said.in_order = True
         for _ in range(wanted - said.deliveries - int(at_once)):
-            copies.submit(self._copy, said, plain, late)
+            copies.submit(self._copy, said, plain, time.monotonic() + late)
 
-    def _copy(self, said: Said, plain: bytes, wait_s: float) -> None:
+    def _copy(self, said: Said, plain: bytes, due_s: float) -> None:
         """WeCom delivers again, though it may have been told 200."""
-        time.sleep(wait_s)
+        time.sleep(max(0.0, due_s - time.monotonic()))
         caller = self._simulator.caller
         attempt, _ = caller.post(*caller.envelope(plain))
         with self._lock:
