@@ -27,7 +27,8 @@ from app.wecom.message import InboundMessage
 class Put:
     """What became of a message.
 
-    ``over_rate``: it was not taken. ``position`` is the number of turns ahead of it, 0 for a duplicate or when it is next.
+    ``over_rate``: it was not taken. ``position`` is the number of turns ahead of it, 0 for a
+    duplicate or when it is next.
     """
 
     turn_id: str
