@@ -4,9 +4,8 @@ Owns the server's settings. Knows nothing of the endpoints.
 
 The server was chosen by ``python -m tests.load --servers``. Per callback (2 to 3 ms of processor
 time, Redis included) gunicorn's gthread and sync workers and granian differ by less than their
-own runs do, and waitress, one process, takes about half as many. Of the three, gthread keeps a
-client that sends slowly from blocking the others, which sync does not, and needs no second server
-as a dependency.
+own runs do; waitress, one process, takes fewer a second. Of the three, gthread keeps a client that
+sends slowly from blocking the others, which sync does not, and needs no second server.
 """
 
 from __future__ import annotations
