@@ -1,227 +1,298 @@
 """Evaluation: ``python -m models.training.evaluate MODEL``; the last line is JSON.
 
-Owns the splits, exact match, execution accuracy and Wilson intervals. Greedy, through our own
-engine (``--engine stock``: transformers on the dequantised weights is not needed for that).
-Questions use the demo company's names, so that both queries find rows.
+Owns the run over the fixed files of tests/models/eval: greedy, through the engine, several
+questions at a time. With ``--float CHECKPOINT`` the unrounded weights run first. The questions
+written by people are reported apart (``human_questions``).
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
+import hashlib
 import json
-import math
-import random
-import re
 import sqlite3
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from inference.llm import LLM
-from inference.protocol import ChatModel, Message, ToolCall, ToolSpec
+from inference.protocol import ChatModel, ChatOutput, ToolCall
 from inference.sampling_params import SamplingParams
-from models.training import dialogs, lexicon, rendering
-from models.training.dialogs import Dialog, Mode, Prompt, Sampler
-from models.training.turns import SQL_INTENTS, TALK_INTENTS, Call
+from models.training import fillings, human_questions, judging
+from models.training.eval_items import (
+    CLASSES,
+    SUMS,
+    Item,
+    Step,
+    StoredPrompt,
+    after,
+    read_items,
+    read_prompts,
+)
+from models.training.judging import wilson
+from models.training.turns import TALK_INTENTS
 from tools.base import ToolContext, ToolError
 from tools.python_exec import PythonTool
 
-TODAY = datetime.date(2024, 11, 15)
-FOLLOW_INTENTS = (
-    "follow_scope", "follow_metric", "follow_n", "follow_period", "follow_dim", "follow_chart",
-)  # fmt: skip
-SPLITS: dict[str, tuple[Mode, tuple[str, ...]]] = {
-    "values": ("train", SQL_INTENTS),
-    "templates": ("held_out", SQL_INTENTS),
-    "followups": ("held_out", FOLLOW_INTENTS),
-    "no_tool": ("held_out", TALK_INTENTS),
-    "tools": ("held_out", ("calc", "doc", "sql_python")),
-}
+EVAL_DIR = Path(__file__).parents[2] / "tests" / "models" / "eval"
 GREEDY = SamplingParams(temperature=0.0, max_tokens=512)
-
-
-def wilson(right: int, total: int) -> tuple[float, float]:
-    """95 % Wilson interval of a share, in percent."""
-    if total == 0:
-        return 0.0, 100.0
-    z, share = 1.96, right / total
-    centre = (share + z * z / (2 * total)) / (1 + z * z / total)
-    spread = (
-        z * math.sqrt(share * (1 - share) / total + z * z / (4 * total**2)) / (1 + z**2 / total)
-    )
-    return 100 * (centre - spread), 100 * (centre + spread)
+AT_ONCE = 4
+Databases = tuple[sqlite3.Connection, ...]
 
 
 @dataclass
-class Score:
-    """Counts of one split."""
+class Verdict:
+    """How one item went. ``facts`` is None where no summary was asked for."""
 
-    total: int = 0
-    exact: int = 0
-    right: int = 0
-    filled: int = 0
-    """Questions whose right query finds rows."""
+    item: Item
+    right: bool
+    chart: bool = True
+    facts: bool | None = None
+    got: str = ""
 
 
-def rows_of(database: sqlite3.Connection, sql: str) -> list[tuple[Any, ...]] | None:
-    """Rows with floats rounded; None when the query fails. Order counts where SQL names one."""
-    try:
-        found = database.execute(sql).fetchmany(5000)
-    except sqlite3.Error:
-        return None
-    rows = [tuple(round(v, 4) if isinstance(v, float) else v for v in row) for row in found]
-    return rows if "ORDER BY" in sql.upper() else sorted(rows, key=repr)
+@dataclass
+class Tally:
+    """Counts of one class."""
+
+    verdicts: list[Verdict] = field(default_factory=list)
+
+    @property
+    def total(self) -> int:
+        """Number of items."""
+        return len(self.verdicts)
+
+    @property
+    def right(self) -> int:
+        """Number of right items."""
+        return sum(verdict.right for verdict in self.verdicts)
+
+    def facts(self) -> tuple[int, int]:
+        """(right, all) summaries."""
+        judged = [v.facts for v in self.verdicts if v.facts is not None]
+        return sum(judged), len(judged)
+
+    def by_intent(self) -> list[tuple[str, int, int]]:
+        """(intent, right, all), worst first."""
+        table: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+        for verdict in self.verdicts:
+            table[verdict.item.intent][0] += verdict.right
+            table[verdict.item.intent][1] += 1
+        return sorted(((i, r, n) for i, (r, n) in table.items()), key=lambda x: x[1] / x[2])
+
+
+class World:
+    """The two databases of every prompt, made when they are first needed."""
+
+    def __init__(self, prompts: Mapping[str, StoredPrompt]) -> None:
+        first = fillings.demo_tables()
+        self._tables = (first, fillings.refilled(first))
+        self._prompts = prompts
+        self._demo: Databases = tuple(fillings.demo_database(tables) for tables in self._tables)
+        self._last: tuple[str, Databases] = ("", ())
+
+    def databases(self, prompt: str) -> Databases:
+        """Two fillings for a prompt. Those of the prompt before are closed."""
+        planned = self._prompts[prompt].filling
+        if not planned:
+            return self._demo
+        if self._last[0] != prompt:
+            for database in self._last[1]:
+                database.close()
+            made = tuple(
+                fillings.database(fillings.fitted(tables, planned, f"{prompt}/{number}"))
+                for number, tables in enumerate(self._tables, start=1)
+            )
+            self._last = (prompt, made)
+        return self._last[1]
+
+    @property
+    def company(self) -> fillings.Tables:
+        """The rows of the demo company."""
+        return self._tables[0]
 
 
 class Evaluator:
-    """Asks the questions of one dialog after another and compares the first call."""
+    """Asks items and judges what comes back."""
 
-    def __init__(self, llm: ChatModel, database: sqlite3.Connection) -> None:
+    def __init__(self, llm: ChatModel, prompts: Mapping[str, StoredPrompt], world: World) -> None:
         self._llm = llm
-        self._database = database
+        self._prompts = prompts
+        self._world = world
         self._python = PythonTool()
-        self.facts = Score()
-        self.misses: list[str] = []
 
     def close(self) -> None:
         """End the Python sandbox."""
         self._python.close()
 
-    def ask(self, prompt: Prompt, dialog: Dialog, score: Score) -> None:
-        """Ask the last question of ``dialog`` and count."""
-        specs = [ToolSpec(t.name, t.description, t.parameters) for t in prompt.tools]
-        history = rendering.messages(prompt, dialog.turns[:-1])
-        turn = dialog.turns[-1]
-        asked = [*history, Message("user", turn.question)]
-        calls = [call for call in turn.calls if call.trained]
-        score.total += 1
-        good = exact = True
-        for call in calls:
-            output = self._llm.chat(asked, specs, GREEDY)
-            same, right = self._compare(call, output.tool_calls, score)
-            exact, good = exact and same, good and right
-            if not right:
-                self.misses.append(f"{dialog.intent}: {turn.question} -> {output.tool_calls}")
-                break
-            asked += [
-                Message("assistant", "", (ToolCall(call.name, call.arguments),)),
-                Message("tool", call.content),
-            ]
-        else:
-            output = self._llm.chat(asked, specs, GREEDY)
-            if calls:
-                self._count_facts(calls[-1], turn.answer, output.text)
-            else:
-                good = exact = not output.tool_calls and bool(output.text.strip())
-                if not good:
-                    self.misses.append(f"{dialog.intent}: {turn.question} -> {output.tool_calls}")
-        score.exact += exact
-        score.right += good
+    def run(self, items: Sequence[Item]) -> Tally:
+        """All items of a class; those of one prompt together."""
+        tally = Tally()
+        groups: dict[str, list[Item]] = defaultdict(list)
+        for item in items:
+            groups[item.prompt].append(item)
+        for prompt, group in groups.items():
+            databases = self._world.databases(prompt)
+            with ThreadPoolExecutor(AT_ONCE) as pool:
+                tally.verdicts += pool.map(lambda item: self._judge(item, databases), group)  # noqa: B023
+        return tally
 
-    def _compare(self, want: Call, got: Sequence[ToolCall], score: Score) -> tuple[bool, bool]:
-        """(arguments equal, same effect)."""
-        if len(got) != 1 or got[0].name != want.name:
+    def _judge(self, item: Item, databases: Databases) -> Verdict:
+        prompt = self._prompts[item.prompt]
+        asked, specs = item.messages(prompt), prompt.specs()
+        verdict = Verdict(item, True)
+        for step in item.steps:
+            output = self._llm.chat(asked, specs, GREEDY)
+            right, chart = self._call_right(step, output, databases)
+            verdict.right = verdict.right and right and (chart or not item.chart_matters)
+            verdict.chart = verdict.chart and chart
+            verdict.got += _shown(output)
+            asked += after(step)
+        if item.facts or item.intent in TALK_INTENTS:
+            output = self._llm.chat(asked, specs, GREEDY)
+            if item.facts:
+                last = item.steps[-1]
+                sources = (last.content, str(last.arguments["sql"]), item.question)
+                verdict.facts = not output.tool_calls and judging.facts_right(
+                    item.facts, sources, output.text
+                )
+                verdict.got += f" => {output.text}"
+            else:
+                verdict.got = _shown(output)
+                verdict.right = not output.tool_calls and judging.talk_right(
+                    item.intent, output.text
+                )
+        return verdict
+
+    def _call_right(
+        self, step: Step, output: ChatOutput, databases: Databases
+    ) -> tuple[bool, bool]:
+        """(same effect, same chart)."""
+        if len(output.tool_calls) != 1 or output.tool_calls[0].name != step.name:
             return False, False
-        same = dict(got[0].arguments) == dict(want.arguments)
-        if want.name == "sql_query":
-            expected = rows_of(self._database, want.arguments["sql"])
-            score.filled += bool(expected and any(v is not None for v in expected[0]))
-            found = rows_of(self._database, str(got[0].arguments.get("sql", "")))
-            charts = [arguments.get("chart") for arguments in (want.arguments, got[0].arguments)]
-            return same, found is not None and found == expected and charts[0] == charts[1]
-        if want.name == "python_exec" and "tables" not in want.arguments["code"]:
-            return same, self._printed(str(got[0].arguments.get("code", ""))) == want.content
-        return same, same
+        given, wanted = dict(output.tool_calls[0].arguments), dict(step.arguments)
+        match step.name:
+            case "sql_query":
+                sql = str(given.get("sql", ""))
+                same = all(judging.same_rows(d, wanted["sql"], sql) for d in databases)
+                return same, given.get("chart") == wanted.get("chart")
+            case "python_exec":
+                code = str(given.get("code", ""))
+                if code == wanted["code"] or "tables" in wanted["code"]:
+                    return code == wanted["code"], True
+                return self._printed(code) == step.content, True
+            case "search_docs":
+                pair = judging.plain(str(given.get("query", ""))), judging.plain(wanted["query"])
+                return pair[0] == pair[1], True
+        return given == wanted, True
 
     def _printed(self, code: str) -> str:
-        context = ToolContext("evaluation", TODAY, time.monotonic() + 10)
+        context = ToolContext("evaluation", human_questions.TODAY, time.monotonic() + 10)
         try:
             return self._python.run({"code": code}, context).content
         except ToolError as error:
             return f"error: {error}"
 
-    def _count_facts(self, call: Call, expected: str, text: str) -> None:
-        """A summary is right when it holds every figure the expected one copies from the rows."""
-        cells = (
-            set(re.split(r"[|\n]", call.content)) if call.name == "sql_query" else {call.content}
-        )
-        facts = [cell for cell in cells if len(cell) > 1 and cell in expected]
-        self.facts.total += 1
-        self.facts.right += all(fact in text for fact in facts)
+
+def _shown(output: ChatOutput) -> str:
+    calls = "; ".join(_call(call) for call in output.tool_calls)
+    return calls or output.text
 
 
-def demo_names(database: sqlite3.Connection) -> dict[str, tuple[str, ...]]:
-    """Names that occur in the demo database."""
-    columns = {"product_name": "product_name", "customer": "customer", "salesperson": "salesperson"}
-    names = {
-        key: tuple(
-            row[0] for row in database.execute(f"SELECT DISTINCT {c} FROM sales_data ORDER BY 1")
-        )
-        for key, c in columns.items()
-    }
-    names["city"] = tuple(r[0] for r in database.execute("SELECT DISTINCT city FROM customers"))
-    return names
+def _call(call: ToolCall) -> str:
+    return f"{call.name} {json.dumps(dict(call.arguments), ensure_ascii=False)}"
+
+
+def check_sums(folder: Path) -> list[str]:
+    """Names of files whose bytes are not those that were committed."""
+    wrong = []
+    for line in (folder / SUMS).read_text(encoding="utf-8").splitlines():
+        digest, _, name = line.partition("  ")
+        if hashlib.sha256((folder / name).read_bytes()).hexdigest() != digest:
+            wrong.append(name)
+    return wrong
 
 
 def evaluate(
-    llm: ChatModel, database: sqlite3.Connection, per_split: int, seed: int
-) -> tuple[dict[str, Score], Evaluator, dict[str, dict[str, list[int]]]]:
-    """Scores by split, and (right, all) by split and intent."""
-    evaluator = Evaluator(llm, database)
-    prompt = dialogs.demo_prompt(TODAY)
-    scores, intents = {}, {}
-    with lexicon.real_names(demo_names(database)):
-        for name, (mode, wanted) in SPLITS.items():
-            sampler = Sampler(random.Random(f"{seed}/{name}"), mode)
-            score, table = Score(), defaultdict(lambda: [0, 0])
-            for _ in range(per_split):
-                dialog = sampler.dialog(prompt, wanted)
-                before = score.right
-                evaluator.ask(prompt, dialog, score)
-                table[dialog.intent][0] += score.right - before
-                table[dialog.intent][1] += 1
-            scores[name], intents[name] = score, dict(table)
+    llm: ChatModel, folder: Path, world: World, limit: int, classes: Sequence[str]
+) -> dict[str, Tally]:
+    """Tallies by class."""
+    prompts = read_prompts(folder)
+    evaluator = Evaluator(llm, prompts, world)
+    tallies = {}
+    for kind in classes:
+        items = read_items(folder, kind)
+        if limit:
+            items = items[:: max(1, -(-len(items) // limit))]
+        started = time.monotonic()
+        tallies[kind] = evaluator.run(items)
+        took_s = time.monotonic() - started
+        print(f"  {kind}: {len(items)} in {took_s:.0f} s", file=sys.stderr, flush=True)
     evaluator.close()
-    return scores, evaluator, intents
+    return tallies
+
+
+def report(name: str, tallies: Mapping[str, Tally], misses: int) -> dict[str, Any]:
+    """Print a table; return the summary."""
+    summary: dict[str, Any] = {}
+    right = total = 0
+    for kind, tally in tallies.items():
+        low, high = wilson(tally.right, tally.total)
+        share = 100 * tally.right / max(1, tally.total)
+        charts = [v.chart for v in tally.verdicts if v.item.steps and v.right]
+        line = f"{name} {kind:12s} {share:5.1f} % right (95 %: {low:.1f}-{high:.1f}), "
+        line += f"n={tally.total}"
+        if charts:
+            line += f", chart argument {100 * sum(charts) / len(charts):.1f} %"
+        print(line)
+        print("     " + ", ".join(f"{i} {r}/{n}" for i, r, n in tally.by_intent()))
+        summary[kind] = round(share, 1)
+        right, total = right + tally.facts()[0], total + tally.facts()[1]
+    low, high = wilson(right, total)
+    print(f"{name} {'facts':12s} {100 * right / max(1, total):5.1f} % right "
+          f"(95 %: {low:.1f}-{high:.1f}), n={total}")  # fmt: skip
+    for tally in tallies.values():
+        wrong = [v for v in tally.verdicts if not v.right or v.facts is False]
+        for verdict in wrong[:misses]:
+            what = "miss" if not verdict.right else "facts"
+            print(f"{what} {verdict.item.id} {verdict.item.question} | {verdict.got}")
+    summary["facts"] = round(100 * right / total, 1) if total else None
+    summary["n"] = {kind: tally.total for kind, tally in tallies.items()} | {"facts": total}
+    return summary
 
 
 def main(argv: list[str] | None = None) -> int:
     """Evaluate one model folder."""
     parser = argparse.ArgumentParser(prog="python -m models.training.evaluate", description=__doc__)
     parser.add_argument("model", type=Path)
-    parser.add_argument("--database", type=Path, default=Path("var/company.db"))
-    parser.add_argument("--n", type=int, default=60, help="questions a split")
-    parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--misses", type=int, default=10, help="wrong answers to print")
+    parser.add_argument("--files", type=Path, default=EVAL_DIR)
+    parser.add_argument("--float", type=Path, dest="checkpoint", help="also FP32, from this file")
+    parser.add_argument("--n", type=int, default=0, help="at most so many items a class")
+    parser.add_argument("--classes", default=",".join(CLASSES))
+    parser.add_argument("--misses", type=int, default=8, help="wrong answers to print, a class")
+    parser.add_argument("--no-human", action="store_true", help="leave out the human questions")
     given = parser.parse_args(argv)
-    if not given.database.is_file():
-        print(f"no database at {given.database}; make it: python -m tools.demo_company --out var")
+    if wrong := check_sums(given.files):
+        print(f"these files are not the committed ones: {', '.join(wrong)}")
         return 2
-    database = sqlite3.connect(f"file:{given.database}?mode=ro", uri=True)
-    with LLM(given.model) as llm:
-        scores, evaluator, intents = evaluate(llm, database, given.n, given.seed)
-    summary: dict[str, Any] = {}
-    for name, score in scores.items():
-        low, high = wilson(score.right, score.total)
-        share = 100 * score.right / score.total
-        print(f"{name:10s} {share:5.1f} % right (95 %: {low:.1f}-{high:.1f}), "
-              f"{100 * score.exact / score.total:.1f} % exact, n={score.total}, "
-              f"{score.filled} with rows")  # fmt: skip
-        by_intent = sorted(intents[name].items(), key=lambda item: item[1][0] / item[1][1])
-        print("           " + ", ".join(f"{i} {r}/{t}" for i, (r, t) in by_intent))
-        summary[name] = round(share, 1)
-    for line in evaluator.misses[: given.misses]:
-        print("miss " + line)
-    facts = evaluator.facts
-    summary["facts"] = round(100 * facts.right / facts.total, 1) if facts.total else None
-    summary["n"] = {name: score.total for name, score in scores.items()}
+    world = World(read_prompts(given.files))
+    classes = given.classes.split(",")
+    if given.checkpoint:
+        from models.training.float_engine import float_llm
+
+        with float_llm(given.model, given.checkpoint, max_num_seqs=AT_ONCE) as llm:
+            found = evaluate(llm, given.files, world, given.n, classes)
+        print(json.dumps({"fp32": report("FP32", found, 0)}, ensure_ascii=False))
+    with LLM(given.model, max_num_seqs=AT_ONCE) as llm:
+        summary = report("INT4", evaluate(llm, given.files, world, given.n, classes), given.misses)
+        if not given.no_human:
+            human_questions.report(llm, world.company, given.n, given.misses)
     print(json.dumps(summary, ensure_ascii=False))
-    database.close()
     return 0
 
 

@@ -107,7 +107,7 @@ def _talk(rng: random.Random, filler: Filler) -> Turn:
     question, frame = filler.fill()
     del frame
     intent, lang = filler.template.intent, filler.lang
-    answer = filler.said.get("answer", "") or rng.choice(_ANSWERS[lang][intent])
+    answer = filler.said.get("answer", "") or rng.choice(GENERAL_ANSWERS[lang][intent])
     asked = noise.disturb(rng, question, lang, verbatim=False)
     return Turn(asked, (), tidy(answer, lang), intent)
 
@@ -271,7 +271,7 @@ def _report(rng: random.Random, filler: Filler) -> Turn:
     return Turn(noise.disturb(rng, question, lang, verbatim=True), (call,), answer, "report")
 
 
-_ANSWERS: dict[str, dict[str, tuple[str, ...]]] = {
+GENERAL_ANSWERS: dict[str, dict[str, tuple[str, ...]]] = {
     "zh": {
         "greet": ("您好，我是胡同，可以帮您查销售、库存、退货等数据，也能查公司文档。", "您好，请问要查什么数据或制度？"),  # noqa: E501
         "help": ("我可以查销售、目标、退货、库存、人员数据，画图，做计算，也能查公司制度和产品文档。",),  # noqa: E501
