@@ -51,8 +51,9 @@ if state == 'pending' and (kind == 'ack' or kind == 'progress') then
   end
 end
 
--- WeCom drops what goes beyond 30 a minute or 1000 an hour to one member, with errcode 0.
-for _, limit in ipairs({{29, 60000}, {999, 3600000}}) do
+-- WeCom drops what goes beyond 30 a minute or 1000 an hour to one member, with errcode 0. It counts
+-- when a request arrives, which may be long after it left: the 5 s are the time-out of a request.
+for _, limit in ipairs({{29, 65000}, {999, 3605000}}) do
   local sent_ms = redis.call('LINDEX', KEYS[4], limit[1])
   if sent_ms and now_ms - tonumber(sent_ms) < limit[2] then
     return {'wait', limit[2] - (now_ms - tonumber(sent_ms))}

@@ -22,5 +22,9 @@ end
 if ARGV[3] == 'pending' or ARGV[3] == 'refused' then
   redis.call('LPOP', KEYS[4])
   if redis.call('GET', KEYS[5]) == ARGV[2] then redis.call('DEL', KEYS[5]) end
+elseif redis.call('EXISTS', KEYS[4]) == 1 then
+  -- It arrived no later than now: the budget counts from here.
+  local time = redis.call('TIME')
+  redis.call('LSET', KEYS[4], 0, time[1] * 1000 + math.floor(time[2] / 1000))
 end
 return 1
