@@ -108,7 +108,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("HUTONG_HOST", "127.0.0.1", "网关监听地址"),
     Setting("HUTONG_PORT", "8080", "网关监听端口", _int),
     Setting("HUTONG_DATA_DIR", "var", "运行数据目录（Redis AOF、演示库、索引）", _path),
-    Setting("HUTONG_MODEL_DIR", "models/fixture-moe", "模型目录", _path),
+    Setting("HUTONG_MODEL_DIR", "models/demo-moe", "模型目录", _path),
     Setting("HUTONG_MAX_MODEL_LEN", "2048", "上下文长度，单位 token", _int),
     Setting("HUTONG_MAX_NUM_SEQS", "4", "同时处理的对话数，1-8", _int),
     Setting("HUTONG_SQL_DATABASE", "var/company.db", "只读 SQLite 数据库文件", _path),

@@ -46,7 +46,7 @@ _LARGE_STEP = Layout(
 )
 PRESETS = {
     "fixture": Preset(128, 4, 4, 2, 32, 32, 3, 64, 2048, 3e-3, 3000, 52, _SMALL_STEP),
-    "demo": Preset(256, 8, 4, 2, 64, 32, 3, 128, 4096, 2e-3, 3000, 600, _LARGE_STEP),
+    "demo": Preset(256, 8, 4, 2, 64, 32, 3, 128, 4096, 1.5e-3, 3000, 600, _LARGE_STEP),
     "test": Preset(32, 2, 2, 1, 16, 4, 2, 32, 2048, 3e-3, 1500, 1, _SMALL_STEP),
 }
 
