@@ -12,6 +12,8 @@ from tools.numbers import format_number
 
 ANSWER_LIMIT_BYTES = 2048
 LISTED_ROWS = 10
+QUOTED_SHARE = 0.3
+"""A passage is named as the source when so much of it stands in the sentence."""
 
 
 def compose(sentence: str, results: list[ToolResult]) -> str:
@@ -21,7 +23,7 @@ def compose(sentence: str, results: list[ToolResult]) -> str:
     """
     sentence = sentence.strip()
     tabled = [result for result in results if result.table is not None]
-    closing = _closing(tabled[-1] if tabled else None, results)
+    closing = _closing(sentence, tabled[-1] if tabled else None, results)
     figures = ""
     if tabled:
         used = len(f"{sentence}\n\n\n\n{closing}".encode())
@@ -29,18 +31,24 @@ def compose(sentence: str, results: list[ToolResult]) -> str:
     return "\n\n".join(part for part in (sentence, figures, closing) if part)
 
 
-def _closing(tabled: ToolResult | None, results: list[ToolResult]) -> str:
-    lines = []
-    if tabled and tabled.scope:
-        lines.append(f"统计口径：{tabled.scope}")
-    sources = [source for result in results for source in result.sources]
-    if sources and not tabled:
-        lines.append(f"来源：{_citation(sources[0])}")
-    return "\n".join(lines)
+def _closing(sentence: str, tabled: ToolResult | None, results: list[ToolResult]) -> str:
+    if tabled:
+        return f"统计口径：{tabled.scope}" if tabled.scope else ""
+    source = _quoted(sentence, [source for result in results for source in result.sources])
+    return f"来源：《{source.title}》{source.section}".rstrip() if source else ""
 
 
-def _citation(source: Source) -> str:
-    return f"《{source.title}》{source.section}".rstrip()
+def _quoted(sentence: str, sources: list[Source]) -> Source | None:
+    """The passage that shares most of its character pairs with ``sentence``; ``None`` when the
+    sentence quotes none, such as when it says that nothing was found."""
+    pairs = _pairs(sentence)
+    shares = [len(pairs & _pairs(s.text)) / max(1, len(_pairs(s.text))) for s in sources]
+    best = max(shares, default=0.0)
+    return sources[shares.index(best)] if best >= QUOTED_SHARE else None
+
+
+def _pairs(text: str) -> set[str]:
+    return {text[i : i + 2] for i in range(len(text) - 1)}
 
 
 def _figures(result: ToolResult, limit_bytes: int) -> str:

@@ -32,7 +32,18 @@ def test_the_answer_fits_one_part() -> None:
             assert len(compose("结" * 200, [result(rows, chart)]).encode()) <= 2048
 
 
-def test_document_source_is_named() -> None:
-    source = Source("员工休假制度", "年假", "每年5天。", 0.9)
-    text = compose("每年5天。", [ToolResult("", sources=(source,))])
-    assert text == "每年5天。\n\n来源：《员工休假制度》年假"
+def test_the_passage_that_is_quoted_is_named_as_the_source() -> None:
+    sources = (
+        Source("员工休假制度", "年假申请", "年假以半天为单位申请。", 0.9),
+        Source("员工休假制度", "年假天数", "工作满1年的员工每年5天年假。", 0.8),
+    )
+    text = compose(
+        "根据《员工休假制度》，工作满1年的员工每年5天年假。", [ToolResult("", sources=sources)]
+    )
+    assert text.endswith("\n\n来源：《员工休假制度》年假天数")
+
+
+def test_no_source_is_named_when_nothing_is_quoted() -> None:
+    source = Source("员工休假制度", "年假申请", "年假以半天为单位申请。", 0.9)
+    said = "公司文档里没有找到相关内容。"
+    assert compose(said, [ToolResult("", sources=(source,))]) == said
