@@ -2,7 +2,8 @@
 SHELL := /bin/bash
 PY := .venv/bin/python
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check unit test-gpu bench-demo bench-callbacks train-fixture eval-fixture
+.PHONY: help setup demo test check unit test-gpu bench-demo bench-callbacks chaos load soak \
+	train-fixture eval-fixture train-demo eval-demo
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -28,7 +29,7 @@ check: .venv/.dev  ## lint, types, import rules
 	.venv/bin/mypy
 	.venv/bin/lint-imports --no-cache
 
-unit: .venv/.dev
+unit: .venv/.dev  ## the tests alone
 	$(PY) -m pytest -q -m "not gpu"
 
 test-gpu:  ## the tests that need an NVIDIA GPU; PYTHON= picks another interpreter
@@ -40,8 +41,24 @@ bench-demo: .venv/.runtime  ## 20 questions through the whole path; last line JS
 bench-callbacks: .venv/.runtime  ## 1,000 messages delivered 3 times each; last line JSON
 	@$(PY) -m tests.benchmarks.callbacks
 
+chaos: .venv/.dev  ## 10,000 messages while everything is killed at random; last line JSON
+	@$(PY) -m tests.chaos
+
+load: .venv/.dev  ## callbacks a second; last line JSON
+	@$(PY) -m tests.load
+
+soak: .venv/.dev  ## 10,000 users, memory of each process
+	@$(PY) -m tests.soak
+
 train-fixture: .venv/.runtime  ## train the small model (two CPU cores: under an hour)
 	$(PY) -m models.training.train --preset fixture --out var/train-fixture
 
 eval-fixture: .venv/.runtime  ## accuracy of the small model; last line JSON
 	@$(PY) -m models.training.evaluate models/fixture-moe
+
+train-demo:  ## train the demo model on one GPU in 16 minutes; PYTHON= picks another interpreter
+	$(or $(PYTHON),$(PY)) -m models.training.train --preset demo --device cuda --minutes 15.5 \
+		--out var/train-demo
+
+eval-demo: .venv/.runtime  ## accuracy of the demo model; last line JSON
+	@$(PY) -m models.training.evaluate models/demo-moe
