@@ -25,10 +25,12 @@ from models.training import (
     documents,
     fillings,
     lexicon,
+    rendering,
     results,
     schema_jitter,
     sql,
     summaries,
+    tokenizer,
     turns,
 )
 from models.training.dialogs import Dialog, Prompt, Sampler
@@ -56,6 +58,8 @@ FOLLOWS = (
 SIZES = {"values": 240, "combinations": 170, "no_tool": 160, "tools": 180, "followups": 220}
 NUM_SCHEMAS, QUESTIONS_A_SCHEMA = 40, 5
 _A_COMBINATION = 12
+MAX_TOKENS = 1950
+"""Of a whole conversation: what the engine holds, with room for another answer."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,7 @@ class Maker:
         self.demo_all = self._demo("demo_all_tools", 5)
         self.prompts = [self.demo.stored, self.demo_all.stored]
         self._asked: set[str] = set()
+        self._tokenizer = tokenizer.build()
 
     def _demo(self, name: str, num_tools: int) -> Place:
         shown = (schemas.SQL_QUERY, schemas.PYTHON_EXEC, schemas.SEARCH_DOCS)
@@ -194,6 +199,10 @@ class Maker:
                     yield item
             place.database.close()
 
+    def _tokens(self, place: Place, real: list[Turn]) -> int:
+        text = rendering.prefix(place.prompt) + "".join(p.text for p in rendering.pieces(real))
+        return len(self._tokenizer.encode(text).ids)
+
     def _item(self, rng: random.Random, kind: str, place: Place, dialog: Dialog) -> Iterator[Item]:
         """The item of a dialog, unless its queries find nothing to compare."""
         real = []
@@ -203,6 +212,8 @@ class Maker:
                 if found is None:
                     return
                 real.append(found)
+        if self._tokens(place, real) > MAX_TOKENS:
+            return
         *past, last = real
         steps = _steps(last)
         yield Item(
