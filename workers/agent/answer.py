@@ -6,11 +6,19 @@ are rendered from the exact table, never from what the model says about it.
 
 from __future__ import annotations
 
+import re
+
 from tools import chart
 from tools.base import Source, Table, ToolResult
 from tools.numbers import format_number
 
 ANSWER_LIMIT_BYTES = 2048
+_SHARDS = re.compile(
+    r'</?(?:tool_call|tool_response|think)>|<\|im_|"(?:arguments|name)"\s*:|\bSELECT\b.{0,200}\bFROM\b',
+    re.IGNORECASE | re.DOTALL,
+)
+_STAMMER = re.compile(r"(.{2,12}?)\1{5,}", re.DOTALL)
+"""The same two to twelve characters six times in a row."""
 LISTED_ROWS = 10
 QUOTED_SHARE = 0.3
 """A passage is named as the source when so much of it stands in the sentence."""
@@ -29,6 +37,12 @@ def compose(sentence: str, results: list[ToolResult]) -> str:
         used = len(f"{sentence}\n\n\n\n{closing}".encode())
         figures = _figures(tabled[-1], max(0, ANSWER_LIMIT_BYTES - used))
     return "\n\n".join(part for part in (sentence, figures, closing) if part)
+
+
+def is_presentable(sentence: str) -> bool:
+    """Whether the model's words can be shown: not empty, no shards of calls or queries, no
+    stammering. What fails is never repaired; the user gets an honest sentence instead."""
+    return bool(sentence.strip()) and not _SHARDS.search(sentence) and not _STAMMER.search(sentence)
 
 
 def _closing(sentence: str, tabled: ToolResult | None, results: list[ToolResult]) -> str:

@@ -18,14 +18,17 @@ from inference.protocol import ChatModel, ChatOutput, Message, ToolCall, ToolSpe
 from inference.sampling_params import SamplingParams
 from tools.base import ToolContext, ToolError, ToolResult
 from tools.schemas import ToolSchema
-from workers.agent.answer import compose
+from workers.agent.answer import compose, is_presentable
 from workers.agent.context import fit_history
 from workers.agent.steps import AgentResult, ModelStep, Status, Step, ToolStep
 
 UNANSWERED = "抱歉，这个问题我没能查出结果。您可以换个说法，或补充时间、区域、指标再试。"
+UNANSWERED_BECAUSE = "抱歉，这个问题我没能查出结果：{reason}。您可以换个说法再试。"
 TOO_LONG = "您的消息太长了，我一次读不完（约{limit}字以内）。请精简后再发一次。"
 TIMED_OUT = "抱歉，这次查询超过了时限，已停止。请缩小时间或范围后再试。"
 CANCELLED = "已停止。"
+SHORTEST_RESULT_LINES = 8
+LONGEST_REASON = 80
 
 
 class Tools(Protocol):
@@ -61,6 +64,7 @@ class _Turn:
     results: list[ToolResult] = field(default_factory=list)
     called: set[str] = field(default_factory=set)
     failures: int = 0
+    last_error: str = ""
 
     def add(self, step: Step) -> None:
         self.steps.append(step)
@@ -129,16 +133,10 @@ class Agent:
                 self._tool_step(turn, call)
             if turn.failures > self._limits.max_repairs:
                 break
-        return self._end(turn, UNANSWERED, "failed")
+        return self._end(turn, _unanswered(turn), "failed")
 
     def _model_step(self, turn: _Turn) -> ChatOutput:
-        output = self._llm.chat(
-            [*turn.prompt, *turn.new],
-            turn.tools,
-            self._params,
-            cancelled=turn.cancelled,
-            deadline_s=turn.deadline_s,
-        )
+        output = self._chat(turn)
         calls = tuple({"name": c.name, "arguments": dict(c.arguments)} for c in output.tool_calls)
         turn.add(
             ModelStep(
@@ -156,6 +154,25 @@ class Agent:
         turn.new.append(Message("assistant", output.text, output.tool_calls, output.reasoning))
         return output
 
+    def _chat(self, turn: _Turn) -> ChatOutput:
+        """One call of the model; when the context is full, again with less in front of it."""
+        while True:
+            try:
+                output = self._llm.chat(
+                    [*turn.prompt, *turn.new],
+                    turn.tools,
+                    self._params,
+                    cancelled=turn.cancelled,
+                    deadline_s=turn.deadline_s,
+                )
+            except TokenLimitError:
+                if not _shrink(turn):
+                    raise
+                continue
+            if output.finish_reason == "length" and _shrink(turn):
+                continue
+            return output
+
     def _tool_step(self, turn: _Turn, call: ToolCall) -> None:
         started = time.monotonic()
         tables = tuple(r.table for r in turn.results if r.table is not None)
@@ -171,13 +188,17 @@ class Agent:
         except ToolError as failure:
             error, content = failure.code, f"错误: {failure}"
             turn.failures += 1
+            turn.last_error = str(failure)
         took_ms = round((time.monotonic() - started) * 1000, 1)
         turn.add(ToolStep(call.name, dict(call.arguments), content, error, took_ms))
         turn.new.append(Message("tool", content))
 
     def _answer(self, turn: _Turn, output: ChatOutput) -> AgentResult:
-        if output.malformed_tool_call or not output.text.strip():
-            return self._end(turn, UNANSWERED, "failed")
+        """Words without any tool result behind failed calls, or words cut short, are not sent."""
+        unfounded = turn.failures and not turn.results
+        whole = output.finish_reason == "stop" and not output.malformed_tool_call
+        if unfounded or not whole or not is_presentable(output.text):
+            return self._end(turn, _unanswered(turn), "failed")
         return self._end(turn, compose(output.text, turn.results), "ok")
 
     def _end(self, turn: _Turn, text: str, status: Status) -> AgentResult:
@@ -186,6 +207,28 @@ class Agent:
         # A turn that failed leaves only what was asked and what was said, not half a tool chain.
         said = (turn.new[0], Message("assistant", text))
         return AgentResult(text, status, tuple(turn.steps), said if status == "failed" else ())
+
+
+def _shrink(turn: _Turn) -> bool:
+    """Make the prompt shorter: first without history, then with fewer rows of the last result."""
+    if len(turn.prompt) > 1:
+        del turn.prompt[1:]
+        return True
+    if turn.new[-1].role != "tool":
+        return False
+    lines = turn.new[-1].content.splitlines()
+    if len(lines) <= SHORTEST_RESULT_LINES:
+        return False
+    kept = [*lines[: len(lines) // 2], f"…（只列出一部分）{lines[-1]}"]
+    turn.new[-1] = Message("tool", "\n".join(kept))
+    return True
+
+
+def _unanswered(turn: _Turn) -> str:
+    reason = turn.last_error.splitlines()[0].rstrip("。") if turn.last_error else ""
+    if not reason or turn.results or len(reason) > LONGEST_REASON:
+        return UNANSWERED
+    return UNANSWERED_BECAUSE.format(reason=reason)
 
 
 def _key(call: ToolCall) -> str:

@@ -7,10 +7,19 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pytest
+
 from inference.protocol import ChatOutput, Message
 from tests.workers.agent.scripted import FixedTools, ScriptedModel, call, say
 from tools.base import Table, ToolError, ToolResult
-from workers.agent.loop import CANCELLED, TIMED_OUT, UNANSWERED, Agent, Limits
+from workers.agent.loop import (
+    CANCELLED,
+    TIMED_OUT,
+    UNANSWERED,
+    UNANSWERED_BECAUSE,
+    Agent,
+    Limits,
+)
 from workers.agent.steps import AgentResult, ModelStep, Step, ToolStep
 
 TODAY = datetime.date(2024, 11, 15)
@@ -83,7 +92,7 @@ def test_tool_error_goes_back_to_the_model_once_as_text() -> None:
 def test_too_many_failed_calls_end_in_one_honest_sentence() -> None:
     calls = [call("sql_query", sql=f"SELECT {n}") for n in range(9)]
     result, model = run(calls, FixedTools(sql_query=failing))
-    assert (result.status, result.text) == ("failed", UNANSWERED)
+    assert (result.status, result.text) == ("failed", UNANSWERED_BECAUSE.format(reason="没有列 2"))
     assert len(model.prompts) == 3  # the first call and two repairs
     assert [m.role for m in result.messages] == ["user", "assistant"]
 
@@ -104,8 +113,8 @@ def test_step_limit() -> None:
 
 
 def test_unknown_tool_is_an_error_for_the_model_not_a_crash() -> None:
-    result, model = run([call("rm_rf"), say("我做不到。")])
-    assert result.text == "我做不到。"
+    result, model = run([call("rm_rf"), call("sql_query", sql="SELECT 1"), say("好。")])
+    assert result.status == "ok"
     assert model.prompts[1][-1].content.startswith("错误")
 
 
@@ -145,3 +154,44 @@ def test_old_turns_are_dropped_whole() -> None:
     assert [m.role for m in model.prompts[0]] == ["system", *["user", "assistant"] * 2, "user"]
     _, model = run([say("好。")], history=history, limits=Limits(history_tokens=5))
     assert [m.role for m in model.prompts[0]] == ["system", "user"]
+
+
+def test_words_behind_failed_calls_alone_are_not_sent() -> None:
+    tools = FixedTools(sql_query=failing)
+    result, _ = run([call("sql_query", sql="SELECT x"), say("共21家。")], tools)
+    assert (result.status, result.text) == ("failed", UNANSWERED_BECAUSE.format(reason="没有列 x"))
+    assert "21" not in result.text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '好的 {"name": "python_exec", "arguments": {"code": "1"}}',
+        "SELECT product_name FROM sales_data",
+        "结果是" + "23456, " * 9,
+        "<tool_call>",
+        "好<|im_end|>",
+    ],
+)
+def test_shards_and_stammering_are_not_sent(text: str) -> None:
+    result, _ = run([say(text)])
+    assert (result.status, result.text) == ("failed", UNANSWERED)
+
+
+def test_an_answer_cut_short_is_not_sent() -> None:
+    result, _ = run([say("2024年共19个", "length")])
+    assert (result.status, result.text) == ("failed", UNANSWERED)
+
+
+def test_a_full_context_drops_history_and_then_rows_before_it_fails() -> None:
+    long = ToolResult(
+        "产品|销售额\n" + "\n".join(f"产品{n}|{n}" for n in range(40)) + "\n共40行", TABLE
+    )
+    model = ScriptedModel([call("sql_query", sql="SELECT 1"), say("好。")], max_model_len=200)
+    agent = Agent(model, FixedTools(sql_query=lambda a: long), lambda today: "s", lambda: TODAY)
+    history = [Message("user", "甲" * 198), Message("assistant", "乙")]
+    result = agent.run("问题", history, user="wang", deadline_s=time.monotonic() + 5)
+    assert result.status == "ok"
+    assert [m.role for m in model.prompts[0]] == ["system", "user"]
+    assert "只列出一部分" in model.prompts[1][-1].content
+    assert model.prompts[1][-1].content.endswith("共40行")
