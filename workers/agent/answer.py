@@ -13,10 +13,12 @@ from tools.base import Source, Table, ToolResult
 from tools.numbers import format_number
 
 ANSWER_LIMIT_BYTES = 2048
+FIGURES_ONLY = "查询结果如下，请以数据为准。"
 _SHARDS = re.compile(
     r'</?(?:tool_call|tool_response|think)>|<\|im_|"(?:arguments|name)"\s*:|\bSELECT\b.{0,200}\bFROM\b',
     re.IGNORECASE | re.DOTALL,
 )
+_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 _STAMMER = re.compile(r"(.{2,12}?)\1{5,}", re.DOTALL)
 """The same two to twelve characters six times in a row."""
 LISTED_ROWS = 10
@@ -43,6 +45,30 @@ def is_presentable(sentence: str) -> bool:
     """Whether the model's words can be shown: not empty, no shards of calls or queries, no
     stammering. What fails is never repaired; the user gets an honest sentence instead."""
     return bool(sentence.strip()) and not _SHARDS.search(sentence) and not _STAMMER.search(sentence)
+
+
+def unfounded_figures(sentence: str, evidence: str) -> set[str]:
+    """Numbers in ``sentence`` that stand nowhere in ``evidence``, as written there or rounded.
+
+    Figures are copied from tools, never worked out by the model; measured on the questions of
+    tests/models/questions_zh.jsonl this finds wrong sentences only.
+    """
+    known = {_plain(number) for number in _NUMBER.findall(evidence)}
+    values = [float(number) for number in known]
+    return {
+        number
+        for number in map(_plain, _NUMBER.findall(sentence))
+        if number not in known and not any(_rounds_to(value, number) for value in values)
+    }
+
+
+def _plain(number: str) -> str:
+    return number.replace(",", "").lstrip("0") or "0"
+
+
+def _rounds_to(value: float, number: str) -> bool:
+    decimals = len(number.partition(".")[2])
+    return abs(value - float(number)) <= 0.5 * 10**-decimals and value != int(value)
 
 
 def _closing(sentence: str, tabled: ToolResult | None, results: list[ToolResult]) -> str:

@@ -18,7 +18,7 @@ from inference.protocol import ChatModel, ChatOutput, Message, ToolCall, ToolSpe
 from inference.sampling_params import SamplingParams
 from tools.base import ToolContext, ToolError, ToolResult
 from tools.schemas import ToolSchema
-from workers.agent.answer import compose, is_presentable
+from workers.agent.answer import FIGURES_ONLY, compose, is_presentable, unfounded_figures
 from workers.agent.context import fit_history
 from workers.agent.steps import AgentResult, ModelStep, Status, Step, ToolStep
 
@@ -199,7 +199,12 @@ class Agent:
         whole = output.finish_reason == "stop" and not output.malformed_tool_call
         if unfounded or not whole or not is_presentable(output.text):
             return self._end(turn, _unanswered(turn), "failed")
-        return self._end(turn, compose(output.text, turn.results), "ok")
+        sentence = output.text
+        if turn.results and unfounded_figures(sentence, _evidence(turn)):
+            if turn.results[-1].table is None:
+                return self._end(turn, _unanswered(turn), "failed")
+            sentence = FIGURES_ONLY
+        return self._end(turn, compose(sentence, turn.results), "ok")
 
     def _end(self, turn: _Turn, text: str, status: Status) -> AgentResult:
         if status == "ok":
@@ -222,6 +227,13 @@ def _shrink(turn: _Turn) -> bool:
     kept = [*lines[: len(lines) // 2], f"…（只列出一部分）{lines[-1]}"]
     turn.new[-1] = Message("tool", "\n".join(kept))
     return True
+
+
+def _evidence(turn: _Turn) -> str:
+    """All that the model has read and asked for before its last words."""
+    calls = (c for m in turn.new for c in m.tool_calls)
+    texts = [m.content for m in (*turn.prompt, *turn.new[:-1])]
+    return "\n".join([*texts, *(_key(call) for call in calls)])
 
 
 def _unanswered(turn: _Turn) -> str:

@@ -12,6 +12,7 @@ import pytest
 from inference.protocol import ChatOutput, Message
 from tests.workers.agent.scripted import FixedTools, ScriptedModel, call, say
 from tools.base import Table, ToolError, ToolResult
+from workers.agent.answer import FIGURES_ONLY
 from workers.agent.loop import (
     CANCELLED,
     TIMED_OUT,
@@ -195,3 +196,20 @@ def test_a_full_context_drops_history_and_then_rows_before_it_fails() -> None:
     assert [m.role for m in model.prompts[0]] == ["system", "user"]
     assert "只列出一部分" in model.prompts[1][-1].content
     assert model.prompts[1][-1].content.endswith("共40行")
+
+
+def test_a_figure_no_tool_gave_is_not_said() -> None:
+    result, _ = run([call("sql_query", sql="SELECT 1"), say("共18个产品。")])
+    assert result.status == "ok"
+    assert result.text.startswith(FIGURES_ONLY)
+    assert "18" not in result.text
+    tools = FixedTools(python_exec=lambda arguments: ToolResult("200"))
+    result, _ = run([call("python_exec", code="1"), say("结果是300。")], tools)
+    assert (result.status, result.text) == ("failed", UNANSWERED)
+
+
+def test_figures_may_be_rounded_or_written_with_commas() -> None:
+    tools = FixedTools(python_exec=lambda arguments: ToolResult("12345.678"))
+    for text in ("结果是12,345.678。", "约12345.7。", "约12346。", "Q3是第3季度，12345.678"):
+        result, _ = run([call("python_exec", code="Q3"), say(text)], tools)
+        assert result.status == "ok", text
