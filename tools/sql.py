@@ -30,12 +30,13 @@ from tools.numbers import format_number
 from tools.semantic import Semantic
 from tools.sql_check import CheckedQuery, SqlChecker
 from tools.sql_process import WorkerPool, WorkerRequest
+from tools.sql_values import KnownValues
 from tools.sql_worker import FUNCTIONS
 
 TIMEOUT_S = 3.0
 MAX_ROWS = 200
 MAX_BYTES = 50_000
-SHOWN_ROWS = 20
+SHOWN_ROWS = 12
 CELL_CHARS = 60
 NO_ROWS = "0行，没有符合条件的数据"
 
@@ -54,12 +55,12 @@ class SqlTool:
     def __init__(
         self, database: Path, semantic: Semantic, *, timeout_s: float = TIMEOUT_S, workers: int = 4
     ) -> None:
-        self._semantic = semantic
         self._timeout_s = timeout_s
         tables = {t.name: tuple(c.name for c in t.columns) for t in semantic.tables}
         reserved = _verified(database, tables)
         self._checker = SqlChecker(tables, semantic, reserved=reserved)
         self._pool = WorkerPool(database.resolve(), tables, size=workers)
+        self._values = KnownValues(database.resolve(), semantic, self._pool)
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """Run ``arguments["sql"]``; at most 200 rows and 50 kB come back.
@@ -67,17 +68,24 @@ class SqlTool:
         Raises ``ToolArgumentError`` for a statement to repair, ``ToolTimeoutError`` past the time
         limit, ``ToolUnavailableError`` when the database cannot be read.
         """
-        query = self._checker.check(str(arguments["sql"]), max_rows=MAX_ROWS, today=context.today)
         timeout_s = min(self._timeout_s, context.remaining_s())
         if timeout_s <= 0:
             raise ToolTimeoutError("已到时限，没有查询")
+        query = self._checker.check(
+            str(arguments["sql"]),
+            max_rows=MAX_ROWS,
+            today=context.today,
+            resolve=lambda table, column, text: self._values.resolve(
+                table, column, text, timeout_s
+            ),
+        )
         answer = self._pool.ask(
             WorkerRequest(query.sql, query.cte_names, timeout_s, MAX_ROWS, MAX_BYTES)
         )
         if "error" in answer:
             raise _explained(answer["error"], answer["message"])
         table = self._table(query, answer)
-        content = content_of(table) if table.rows else NO_ROWS + self._hint(query)
+        content = content_of(table) if table.rows else NO_ROWS
         return ToolResult(
             content=content,
             table=table,
@@ -99,26 +107,9 @@ class SqlTool:
         identifiers = [name.lower().endswith("_id") for name in names]
         return Table(headers, tuple(_row(row, identifiers) for row in rows), answer["truncated"])
 
-    def _hint(self, query: CheckedQuery) -> str:
-        """Why a filter cannot match: its value is not among the known ones of the column."""
-        for table, column, text in query.literals:
-            values = self._values(table, column)
-            if values and text not in values:
-                near = difflib.get_close_matches(text, values, n=1, cutoff=0.5)
-                meant = f"，是不是“{near[0]}”" if near else ""
-                title = self._checker.words.column(column, table)
-                return f"（{title}没有“{text[:20]}”{meant}？有：{'/'.join(values)}）"
-        return ""
-
-    def _values(self, table: str, column: str) -> tuple[str, ...]:
-        for card in self._semantic.tables:
-            if card.name == table:
-                return next((c.values for c in card.columns if c.name == column), ())
-        return ()
-
 
 def content_of(table: Table) -> str:
-    """The table as the model reads it: header, at most 20 rows, ``共N行``."""
+    """The table as the model reads it: header, at most 12 rows, ``共N行``."""
     lines = ["|".join(_cell(name) for name in table.columns)]
     lines += ["|".join(_cell(value) for value in row) for row in table.rows[:SHOWN_ROWS]]
     more = "以上" if table.truncated else ""

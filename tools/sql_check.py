@@ -20,6 +20,7 @@ from sqlglot.schema import MappingSchema
 
 from tools.base import ToolArgumentError
 from tools.semantic import Semantic
+from tools.sql_literals import Resolve, correct, mark
 from tools.sql_scope import describe
 from tools.sql_text import clean
 from tools.sql_words import Words
@@ -45,8 +46,6 @@ class CheckedQuery:
     cte_names: tuple[str, ...]
     scope: str
     tree: exp.Query
-    literals: tuple[tuple[str, str, str], ...]
-    """(table, column, text) of every ``column = 'text'`` filter, to explain an empty result."""
 
 
 class SqlChecker:
@@ -77,8 +76,13 @@ class SqlChecker:
         )
         self.words = Words(semantic)
 
-    def check(self, text: str, *, max_rows: int, today: datetime.date) -> CheckedQuery:
-        """Parse and check ``text``. Raises ``ToolArgumentError`` that says what to change."""
+    def check(
+        self, text: str, *, max_rows: int, today: datetime.date, resolve: Resolve | None = None
+    ) -> CheckedQuery:
+        """Parse and check ``text``. Raises ``ToolArgumentError`` that says what to change.
+
+        ``resolve`` names the value in the data that a text in the statement means.
+        """
         sql = clean(text)
         if len(sql) > SQL_LIMIT_CHARS:
             raise ToolArgumentError(f"SQL太长，最多{SQL_LIMIT_CHARS}个字符")
@@ -87,7 +91,10 @@ class SqlChecker:
         self._refuse_now(tree, today)
         cte_names = self._cte_names(tree)
         tables = self._tables(tree, cte_names)
+        marked = mark(tree)
         qualified = self._qualify(tree)
+        if resolve is not None:
+            changed = correct(marked, qualified, resolve) or changed
         if changed:
             sql = tree.sql(dialect=self._dialect)
         if tree.args.get("limit") is None:
@@ -99,7 +106,6 @@ class SqlChecker:
             cte_names=cte_names,
             scope=describe(qualified, self.words),
             tree=tree,
-            literals=_equalities(qualified),
         )
 
     def _parse(self, sql: str) -> exp.Query:
@@ -225,19 +231,3 @@ class SqlChecker:
         )
         if is_now:
             raise ToolArgumentError(f"不要用当前时间函数，请直接写日期；今天是{today.isoformat()}")
-
-
-def _equalities(tree: exp.Query) -> tuple[tuple[str, str, str], ...]:
-    aliases = {table.alias_or_name: table.name for table in tree.find_all(exp.Table)}
-    found: list[tuple[str, str, str]] = []
-    for node in tree.find_all(exp.EQ, exp.In):
-        column = node.this
-        values = node.expressions if isinstance(node, exp.In) else [node.expression]
-        if isinstance(column, exp.Column):
-            table = aliases.get(column.table, column.table)
-            found.extend(
-                (table, column.name, str(value.this))
-                for value in values
-                if isinstance(value, exp.Literal) and value.is_string
-            )
-    return tuple(found)
