@@ -17,13 +17,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import faiss
 import numpy as np
 
 from tools.base import Source
 from tools.embedding import Embedder, Vectors
 from tools.keywords import KeywordIndex
 from tools.passages import Passage, files_of, passages_of
+
+# It reports the instruction set it found, at INFO, while it is imported.
+logging.getLogger("faiss.loader").setLevel(logging.WARNING)
+import faiss  # noqa: E402
 
 log = logging.getLogger(__name__)
 FORMAT = "1"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -227,3 +229,11 @@ def test_one_common_bigram_is_no_hit() -> None:
     index = KeywordIndex([f"公司规定第{n}条，内容各不相同{n}" for n in range(100, 200)])
     assert index.search("公司在哪里", 10) == []
     assert next(hit.number for hit in index.search("第150条", 10)) == 50
+
+
+def test_loading_the_index_library_logs_nothing() -> None:
+    code = "import logging; logging.basicConfig(level=0); import tools.search_index"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert "faiss" not in done.stderr
