@@ -82,10 +82,10 @@ def load(users: str, departments: str, admins: str, file: Path | None) -> Access
         try:
             read = tomllib.loads(file.read_text("utf-8"))
         except (OSError, ValueError) as error:
-            raise SettingsError(f"HUTONG_ACCESS_FILE {file}: {error}") from error
+            raise SettingsError(f"HUTONG_ACCESS_FILE={file} 读不了：{error}") from error
     unknown = sorted(read.keys() - {"departments", "tools"})
     if unknown:
-        raise SettingsError(f"HUTONG_ACCESS_FILE {file}: unknown table {', '.join(unknown)}")
+        raise SettingsError(f"HUTONG_ACCESS_FILE={file} 里有不认识的表 {'、'.join(unknown)}")
     members: dict[str, set[str]] = {}
     for department, names in _tables(file, read.get("departments", {})).items():
         for name in _names(file, names):
@@ -94,7 +94,7 @@ def load(users: str, departments: str, admins: str, file: Path | None) -> Access
     for tool, group in _tables(file, read.get("tools", {})).items():
         keys = _tables(file, group)
         if keys.keys() - {"users", "departments"}:
-            raise SettingsError(f"HUTONG_ACCESS_FILE {file}: tools.{tool} has an unknown key")
+            raise SettingsError(f"HUTONG_ACCESS_FILE={file} 的 tools.{tool} 里有不认识的键")
         tools[tool] = Group(
             frozenset(name.lower() for name in _names(file, keys.get("users", []))),
             frozenset(_names(file, keys.get("departments", []))),
@@ -114,11 +114,11 @@ def _listed(text: str, *, lower: bool = False) -> frozenset[str]:
 
 def _tables(file: Path | None, value: object) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise SettingsError(f"HUTONG_ACCESS_FILE {file}: expected a table, found {value!r}")
+        raise SettingsError(f"HUTONG_ACCESS_FILE={file} 里应是表的地方是 {value!r}")
     return value
 
 
 def _names(file: Path | None, value: object) -> list[str]:
     if not isinstance(value, list) or not all(isinstance(name, str | int) for name in value):
-        raise SettingsError(f"HUTONG_ACCESS_FILE {file}: expected a list, found {value!r}")
+        raise SettingsError(f"HUTONG_ACCESS_FILE={file} 里应是列表的地方是 {value!r}")
     return [str(name) for name in value]

@@ -59,7 +59,7 @@ def configure(
     Raises ``SettingsError`` for a level that does not exist.
     """
     if level.upper() not in _LEVELS:
-        raise SettingsError(f"HUTONG_LOG_LEVEL {level!r} is malformed: one of {', '.join(_LEVELS)}")
+        raise SettingsError(f"HUTONG_LOG_LEVEL={level} 不对：应是 {'、'.join(_LEVELS)} 之一")
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter(log_message_text=log_message_text))
     root = logging.getLogger()

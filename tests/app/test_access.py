@@ -74,7 +74,7 @@ def test_tools_named_in_the_file_are_for_their_group_only(tmp_path: Path) -> Non
     ["[tools", "[tool.x]\nusers=[]", "tools = 1", "[tools.x]\nusers='a'", "[tools.x]\nuser=[]"],
 )
 def test_a_broken_file_stops_the_start_and_is_named(tmp_path: Path, text: str) -> None:
-    with pytest.raises(SettingsError, match=r"HUTONG_ACCESS_FILE .*access\.toml"):
+    with pytest.raises(SettingsError, match=r"HUTONG_ACCESS_FILE=.*access\.toml"):
         policy_of(tmp_path, text)
 
 

@@ -39,6 +39,15 @@ def test_an_unknown_variable_of_ours_is_refused_and_named(name: str) -> None:
         load({name: "x"})
 
 
+def test_an_unknown_variable_comes_with_the_name_it_resembles() -> None:
+    with pytest.raises(SettingsError) as caught:
+        load({"HUTONG_PROT": "secret-value", "HUTONG_XYZ": "1"})
+    assert str(caught.value).splitlines() == [
+        "不认识的设置 HUTONG_PROT，是不是 HUTONG_PORT？",
+        "不认识的设置 HUTONG_XYZ，全部设置见 deploy/.env.example",
+    ]
+
+
 def test_variables_of_others_are_ignored() -> None:
     load({"PATH": "/bin", "HOME": "/", "LANG": "C"})
 
@@ -61,6 +70,38 @@ def test_a_malformed_value_is_refused_and_named(name: str, value: str) -> None:
         load({name: value})
 
 
+@pytest.mark.parametrize(
+    ("name", "values", "wanted"),
+    [
+        ("HUTONG_PORT", ["0", "99999", "-1", "80.5"], "应是 1–65535 的整数"),
+        ("HUTONG_MAX_NUM_SEQS", ["0", "9"], "应是 1–8 的整数"),
+        ("HUTONG_MAX_MODEL_LEN", ["1535", "-2048"], "应是不小于 1536 的整数"),
+        ("HUTONG_MAX_STEPS", ["0", "21"], "应是 1–20 的整数"),
+        ("HUTONG_HISTORY_TOKENS", ["-1"], "应是不小于 0 的整数"),
+        ("HUTONG_USER_RATE_PER_MIN", ["-1"], "应是不小于 0 的整数"),
+        ("HUTONG_MAX_QUEUED", ["-1"], "应是不小于 0 的整数"),
+        ("HUTONG_TURN_TIMEOUT_S", ["0", "-3", "nan", "inf"], "应是大于 0 的秒数"),
+        ("HUTONG_ACK_AFTER_S", ["0", "-inf"], "应是大于 0 的秒数"),
+        ("HUTONG_SESSION_EXPIRY_S", ["0", "nan"], "应是大于 0 的秒数"),
+    ],
+)
+def test_numbers_out_of_range_are_refused_with_what_is_expected(
+    name: str, values: list[str], wanted: str
+) -> None:
+    for value in values:
+        with pytest.raises(SettingsError) as caught:
+            load({name: value})
+        assert str(caught.value).startswith(f"{name}={value} 不对：{wanted}")
+
+
+def test_the_ends_of_the_ranges_are_taken() -> None:
+    low = load({"HUTONG_PORT": "1", "HUTONG_MAX_NUM_SEQS": "1", "HUTONG_MAX_MODEL_LEN": "1536"})
+    high = load({"HUTONG_PORT": "65535", "HUTONG_MAX_NUM_SEQS": "8", "HUTONG_MAX_STEPS": "20"})
+    assert (low.port, low.max_num_seqs, low.max_model_len) == (1, 1, 1536)
+    assert (high.port, high.max_num_seqs, high.max_steps) == (65535, 8, 20)
+    assert load({"HUTONG_HISTORY_TOKENS": "0", "HUTONG_MAX_QUEUED": "0"}).history_tokens == 0
+
+
 def test_a_malformed_secret_is_not_shown() -> None:
     with pytest.raises(SettingsError) as caught:
         load({"WECOM_ENCODING_AES_KEY": "almost-the-right-key"})
@@ -78,7 +119,7 @@ def test_repr_hides_every_secret() -> None:
 
 
 def test_require_names_everything_missing() -> None:
-    with pytest.raises(SettingsError, match=r"WECOM_CORP_ID.*WECOM_TOKEN"):
+    with pytest.raises(SettingsError, match=r"没有设置 WECOM_CORP_ID、WECOM_TOKEN"):
         load({}).require("WECOM_CORP_ID", "WECOM_TOKEN")
     load({"WECOM_TOKEN": "x"}).require("WECOM_TOKEN")
 
