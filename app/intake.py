@@ -8,6 +8,7 @@ turn workers are down.
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ import redis
 from app import replies
 from app.access import AccessPolicy, DepartmentsOf
 from app.log import fields
+from app.plain_text import fold_full_width
 from app.store import keys
 from app.store.gate import Counters, Gate
 from app.store.inbox import Inbox
@@ -28,6 +30,7 @@ logger = logging.getLogger(__name__)
 NEW_COMMANDS = frozenset({"/new", "#清除记忆"})
 HELP_COMMANDS = frozenset({"/help"})
 STOP_COMMANDS = frozenset({"/stop"})
+_LIKE_A_COMMAND = re.compile(r"/[a-z][a-z0-9_-]{0,31}")
 
 Outcome = Literal["queued", "answered", "refused", "duplicate"]
 
@@ -120,6 +123,8 @@ class Intake:
             )
             self._deliver(tag)
             return Taken(answered.turn_id, "duplicate" if answered.duplicate else "answered")
+        if command:
+            return self._say(message, turn_id, replies.UNKNOWN_COMMAND, dry_run)
         most = (
             0 if self._policy.is_admin(message.from_user_name) else self._limits.user_rate_per_min
         )
@@ -173,8 +178,8 @@ class Intake:
 
 
 def _command(message: InboundMessage) -> str:
-    """The command a text consists of, "" when it is none."""
+    """The command a text consists of, also one that does not exist; "" for other texts."""
     if message.msg_type != "text":
         return ""
-    text = message.content.strip().replace("／", "/").lower()
-    return text if text in NEW_COMMANDS | HELP_COMMANDS | STOP_COMMANDS else ""
+    text = fold_full_width(message.content).strip().lower()
+    return text if text in NEW_COMMANDS or _LIKE_A_COMMAND.fullmatch(text) else ""

@@ -18,6 +18,7 @@ from typing import Protocol
 import redis
 
 from app.log import fields
+from app.plain_text import fold_full_width, has_words
 from app.store import keys
 from app.store.inbox import Inbox
 from app.store.lease import Lease, Leases
@@ -163,6 +164,8 @@ class TurnRunner:
             return _said("done", replies.UNSUPPORTED)
         if not turn.text.strip():
             return _said("done", replies.EMPTY)
+        if not has_words(turn.text):
+            return _said("done", replies.WORDLESS)
         return self._ask(lease, turn)
 
     def _event(self, turn: Turn) -> Finish:
@@ -192,7 +195,7 @@ class TurnRunner:
                 )
 
         result = self._agent.run(
-            turn.text,
+            fold_full_width(turn.text),
             self._history(turn),
             user=turn.user,
             deadline_s=self._clock() + self._limits.turn_timeout_s,

@@ -67,6 +67,10 @@ class Desk:
         ("/new", replies.NEW_SESSION),
         ("#清除记忆", replies.NEW_SESSION),
         (" ／HELP ", replies.HELP),
+        ("／ｈｅｌｐ", replies.HELP),
+        ("＃清除记忆", replies.NEW_SESSION),
+        ("/foo", replies.UNKNOWN_COMMAND),
+        ("／Ｆｏｏ＿2 ", replies.UNKNOWN_COMMAND),
         ("/stop", replies.NOTHING_TO_STOP),
     ],
 )
@@ -118,7 +122,9 @@ def test_stop_ends_the_running_turn_in_one_line(redis_client: redis.Redis) -> No
 
 
 def test_a_text_that_only_begins_like_a_command_is_a_question(redis_client: redis.Redis) -> None:
-    assert Desk(redis_client).send("/new 是什么意思").outcome == "queued"
+    desk = Desk(redis_client)
+    for text in ("/new 是什么意思", "/华东销售额", "/2+3", "/usr/bin", "foo"):
+        assert desk.send(text).outcome == "queued"
 
 
 def test_complaint_41_outsiders_get_one_line_and_are_counted(redis_client: redis.Redis) -> None:

@@ -131,9 +131,12 @@ def test_session_goes_to_the_next_turn_and_new_forgets_it(redis_client: redis.Re
     [
         ("", replies.EMPTY),
         (" \n　", replies.EMPTY),
+        ("？？！…", replies.WORDLESS),
+        ("👍🏽❤️", replies.WORDLESS),
+        ("\u200b\u202e", replies.WORDLESS),
     ],
 )
-def test_empty_texts_never_reach_the_model(
+def test_texts_without_words_never_reach_the_model(
     redis_client: redis.Redis, text: str, reply: str
 ) -> None:
     agent = FakeAgent()
@@ -142,6 +145,16 @@ def test_empty_texts_never_reach_the_model(
     assert agent.runs == []
     assert turn_of(redis_client, turn_id).answer == reply
     assert bodies(redis_client) == [reply]
+
+
+def test_full_width_text_is_folded_for_the_agent_and_kept_as_it_was(
+    redis_client: redis.Redis,
+) -> None:
+    agent = FakeAgent()
+    (turn_id,) = ask(redis_client, "１２３＋４５６，ＱＱ？")
+    TurnRunner(redis_client, agent).drain(TAG)
+    assert [text for _, text in agent.runs] == ["123+456，QQ？"]
+    assert turn_of(redis_client, turn_id).text == "１２３＋４５６，ＱＱ？"
 
 
 @pytest.mark.parametrize("kind", ["image", "voice", "video", "file", "location", "link", "unheard"])
