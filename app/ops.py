@@ -1,6 +1,6 @@
 """What an operator's monitoring asks: is the process alive, and can it serve.
 
-Owns ``/healthz`` and ``/readyz``. Knows nothing of messages.
+Owns ``/healthz``, ``/readyz`` and ``/``, which names the two. Knows nothing of messages.
 """
 
 from __future__ import annotations
@@ -39,6 +39,12 @@ def readiness(client: redis.Redis) -> Readiness:
 def blueprint(client: redis.Redis) -> Blueprint:
     """``GET /healthz`` (200 while the process answers) and ``GET /readyz`` (200 or 503)."""
     routes = Blueprint("ops", __name__)
+
+    @routes.get("/")
+    def index() -> Response:
+        return Response(
+            "胡同网关在运行。存活检查 /healthz，就绪检查 /readyz。\n", mimetype="text/plain"
+        )
 
     @routes.get("/healthz")
     def healthz() -> Response:

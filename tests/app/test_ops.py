@@ -19,6 +19,13 @@ def test_healthz_needs_nothing(http: FlaskClient) -> None:
     assert (response.status_code, response.get_json()) == (200, {"status": "ok"})
 
 
+def test_the_front_door_names_both_checks(http: FlaskClient) -> None:
+    response = http.get("/")
+    assert response.status_code == 200
+    assert "/healthz" in response.text
+    assert "/readyz" in response.text
+
+
 def test_not_ready_without_a_turn_worker(http: FlaskClient) -> None:
     response = http.get("/readyz")
     assert response.status_code == 503
