@@ -26,10 +26,12 @@ WEIGHTS: dict[str, float] = {
     "total": 8, "top": 11, "bottom": 4.5, "group": 6, "trend": 6, "peak_month": 1, "low_month": 1,
     "compare": 4.5, "yoy": 3.5, "mom": 3, "share": 5, "average": 3, "distinct": 2.5, "having": 4.5,
     "target": 3.5, "price": 2, "list": 3.5, "returns": 3.5, "inventory": 4, "staff": 3,
-    "customers": 2, "calc": 7, "sql_python": 5, "doc": 11, "http": 1.5, "report": 1.5, "greet": 0.8,
-    "help": 0.8, "thanks": 0.6, "clarify": 2, "out_of_scope": 2.2, "refuse_write": 2,
-    "refuse_injection": 1.5,
+    "customers": 2, "calc": 7, "sql_python": 5, "doc": 11, "http": 1.5, "report": 1.5, "greet": 1.5,
+    "help": 1.5, "thanks": 1.2, "clarify": 3.5, "out_of_scope": 5, "refuse_write": 3.5,
+    "refuse_injection": 3.5,
 }  # fmt: skip
+BY_TAG = ("calc", "sql_python", "http")
+"""Intents whose kinds differ in what is called: rare kinds are drawn as often as common ones."""
 NO_SCHEMA = ("calc", "doc", "http", "report", "greet", "help", "thanks", "clarify",
              "out_of_scope", "refuse_write", "refuse_injection")  # fmt: skip
 """Intents that read no schema; rarer where the schema is the point."""
@@ -124,6 +126,7 @@ class Sampler:
         source = source or all_templates()
         self._train = source.train
         self._asked = source.held_out if mode == "held_out" else source.train
+        self._mode = mode
         self._wants_held_out = mode == "combinations"
 
     def dialog(self, prompt: Prompt, intents: tuple[str, ...] = ()) -> Dialog:
@@ -139,9 +142,15 @@ class Sampler:
             lang = "en" if rng.random() < ENGLISH_SHARE else "zh"
             made = self._followed(prompt, lang, intents) if follow else (
                 self._single(prompt, lang, intents))  # fmt: skip
-            if made is None or self._wrong_combination(made):
+            if made is None or self._wrong_combination(made) or self._kept(made[-1]):
                 continue
             return Dialog(made, lang)
+
+    def _kept(self, turn: Turn) -> bool:
+        """Whether training would say a talk question of the evaluation word for word."""
+        if self._mode != "train" or turn.intent not in turns.TALK_INTENTS:
+            return False
+        return turns.plain(turn.question) in turns.kept_for_evaluation()
 
     def _wrong_combination(self, made: tuple[Turn, ...]) -> bool:
         """Whether a turn asks for a held-out combination, or the last one fails to when it must."""
@@ -202,7 +211,11 @@ class Sampler:
             return None
         rare = NO_SCHEMA if prompt.schema.columns else ()
         weights = [WEIGHTS[intent] * (0.25 if intent in rare else 1) for intent, _ in options]
-        return self._rng.choice(self._rng.choices(options, weights)[0][1])
+        intent, group = self._rng.choices(options, weights)[0]
+        if intent in BY_TAG and self._rng.random() < 0.6:
+            tag = self._rng.choice(sorted({template.tag for template in group}))
+            group = tuple(template for template in group if template.tag == tag)
+        return self._rng.choice(group)
 
 
 def _one_each(rng: random.Random, group: tuple[Template, ...]) -> list[Template]:

@@ -9,7 +9,6 @@ import math
 import re
 import sqlite3
 import threading
-import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -17,6 +16,7 @@ from typing import Any
 
 from models.training import turns
 from models.training.templates import load
+from models.training.turns import plain
 
 Rows = list[tuple[Any, ...]]
 MAX_ROWS = 5000
@@ -91,12 +91,6 @@ def _matched(wants: list[Counter[Any]], gives: list[Counter[Any]]) -> bool:
         return False
 
     return all(place(index, set()) for index in range(len(wants)))
-
-
-def plain(text: str) -> str:
-    """Text without marks, spaces, case and width: for comparing search queries."""
-    text = unicodedata.normalize("NFKC", text).lower()
-    return re.sub(r"[\W_]+", "", text)
 
 
 def facts_right(facts: Sequence[str], sources: Sequence[str], text: str) -> bool:

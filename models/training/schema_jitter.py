@@ -25,6 +25,36 @@ _Named = TypeVar("_Named", bound=tuple[Any, ...])
 _TOKEN = re.compile(r"'(?:[^']|'')*'|[A-Za-z_]+\.[A-Za-z_]+|[A-Za-z_]\w*|[^\W\d_]+|[()]")
 _AMOUNT = "quantity*price"
 SALES = "sales_data"
+INVENTED_SHARE = 0.45
+"""Part of the renamed columns and tables whose name is made up on the spot."""
+_PREFIXES = ("t_", "f_", "c_", "x_", "dim_", "d_", "the_", "my_", "s_", "o_", "biz_", "tb_", "old_")
+_SUFFIXES = (
+    "_no",
+    "_nm",
+    "_val",
+    "_2",
+    "_cd",
+    "_txt",
+    "_new",
+    "_f",
+    "s_all",
+    "_col",
+    "_id1",
+    "_v2",
+)
+_STEMS = (
+    "rec", "item", "main", "base", "node", "unit", "core", "line", "mark", "slot", "part", "kind",
+    "data", "info", "flag", "code", "site", "lot", "pack", "side", "term", "zone", "grp", "key",
+)  # fmt: skip
+_SYLLABLES = tuple(
+    a + b for a in "bcdfghjklmnpqrstvwxyz" for b in ("a", "e", "i", "o", "u", "an", "er")
+)
+_RESERVED = frozenset((
+    "as", "by", "in", "is", "no", "of", "on", "or", "to", "do", "if", "all", "and", "any", "asc",
+    "set", "not", "end", "use", "from", "into", "join", "like", "null", "then", "when", "with",
+    "case", "else", "desc", "sum", "avg", "min", "max", "count", "date", "name", "city", "level",
+    "year", "month", "stock", "price", "amount", "region", "reason", "channel", "quarter",
+))  # fmt: skip
 NEEDED = ("returns", "targets", "inventory", "staff", "customers")
 
 
@@ -194,6 +224,8 @@ class _Builder:
         if self._rng.random() > self._renamed:
             return name, title
         chosen = self._rng.choice(_allowed(options, self._unseen))
+        if not self._unseen and self._rng.random() < INVENTED_SHARE:
+            return invented_name(self._rng, chosen[0]), self._rng.choice((title, chosen[1]))
         if self._rng.random() < 0.2:
             return chosen[0], title
         return chosen
@@ -331,6 +363,26 @@ def varied(rng: random.Random, demo: Semantic, *, unseen: bool = False) -> Schem
     With ``unseen`` names come from those that training never shows, wherever there are any.
     """
     return _Builder(rng, demo, unseen).build()
+
+
+def invented_name(rng: random.Random, name: str) -> str:
+    """A name nobody can know by heart: ``name`` abbreviated, prefixed or numbered, or letters.
+
+    Copying names from the prompt is learned from these; a fixed list would be memorised.
+    """
+    draw = rng.random()
+    if draw < 0.3:
+        made = rng.choice(_PREFIXES) + name
+    elif draw < 0.5:
+        made = name + rng.choice(_SUFFIXES)
+    elif draw < 0.65:
+        made = name[0] + re.sub("[aeiou_]", "", name[1:]) + rng.choice(("", "_", "1", "_x"))
+    elif draw < 0.8:
+        made = f"{rng.choice(_STEMS)}_{rng.choice(_STEMS)}"
+    else:
+        made = "".join(rng.choice(_SYLLABLES) for _ in range(rng.randint(1, 3)))
+        made += rng.choice(("", "", str(rng.randint(1, 99))))
+    return f"{made}_{rng.randint(1, 99)}" if made in _RESERVED or held_out(made) else made
 
 
 @functools.cache

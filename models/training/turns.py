@@ -6,8 +6,10 @@ Owns the pairing of intents with tools. Knows nothing of prompts, tokens and bat
 from __future__ import annotations
 
 import datetime
+import functools
 import random
 import re
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +20,7 @@ from models.training.free_slots import CURRENCIES
 from models.training.lexicon import METRICS
 from models.training.sql import Query
 from models.training.summaries import english, place, place_en
-from models.training.templates import Template
+from models.training.templates import Template, load
 
 SQL_INTENTS = (
     "total", "top", "bottom", "group", "trend", "peak_month", "low_month", "compare", "yoy", "mom",
@@ -110,6 +112,20 @@ def _talk(rng: random.Random, filler: Filler) -> Turn:
     answer = filler.said.get("answer", "") or rng.choice(GENERAL_ANSWERS[lang][intent])
     asked = noise.disturb(rng, question, lang, verbatim=False)
     return Turn(asked, (), tidy(answer, lang), intent)
+
+
+def plain(text: str) -> str:
+    """Text without marks, spaces, case and width."""
+    text = unicodedata.normalize("NFKC", text).lower()
+    return re.sub(r"[\W_]+", "", text)
+
+
+@functools.cache
+def kept_for_evaluation() -> frozenset[str]:
+    """What held-out talk phrasings say: a choice in a trained one may come to the same words."""
+    rng = random.Random(0)
+    held = [t for t in load() if t.held_out and t.intent in TALK_INTENTS]
+    return frozenset(plain(t.choose(rng).partition("=>")[0]) for t in held for _ in range(40))
 
 
 def _calc(rng: random.Random, filler: Filler) -> Turn:

@@ -6,9 +6,11 @@ import re
 import pytest
 from transformers import AutoTokenizer
 
-from models.training import calc, dialogs, rendering, tokenizer
+from models.training import calc, dialogs, rendering, tokenizer, turns
 from models.training.data import encode
 from models.training.dialogs import Sampler
+from models.training.eval_items import read_items
+from models.training.evaluate import EVAL_DIR
 
 
 @pytest.fixture(scope="module")
@@ -103,3 +105,15 @@ def test_statistics_are_right():
     assert printed["std"] == "1.12"
     assert printed["range"] == "3.0"
     assert printed["cumulative"] == "[4.0, 5.0, 8.0, 10.0]"
+
+
+def test_training_never_says_a_held_out_talk_phrasing():
+    rng = random.Random(4)
+    kept = turns.kept_for_evaluation()
+    asked = {turns.plain(i.question) for i in read_items(EVAL_DIR, "no_tool")}
+    assert len(asked & kept) > 50
+    sampler = Sampler(rng)
+    prompt = dialogs.make_prompt(rng, vary_schema=False)
+    said = [sampler.dialog(prompt, turns.TALK_INTENTS).turns[-1].question for _ in range(6000)]
+    assert len(set(said)) > 3000
+    assert not [question for question in said if turns.plain(question) in kept]
