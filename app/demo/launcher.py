@@ -23,7 +23,14 @@ from types import FrameType
 from app.demo.console import Console
 from app.demo.processes import STOP_SIGNALS, ChildDiedError, Processes
 from app.demo.stack import DemoError, Plan, running
-from app.demo.transcript import Exchange, Player, UnknownUserError, find_employee
+from app.demo.transcript import (
+    Exchange,
+    Player,
+    UnknownUserError,
+    find_employee,
+    shortened,
+    without_trailing_spaces,
+)
 from app.settings import load
 from app.simulator.corp import EMPLOYEES, Employee
 from app.store.server import RedisServerError, connect
@@ -120,7 +127,7 @@ def _ask(options: Options, console: Console) -> int:
         shutil.rmtree(fresh, ignore_errors=True)
     unanswered = [exchange for exchange in exchanges if exchange.problem]
     for exchange in unanswered:
-        console.say(f"✗ 「{exchange.question}」{exchange.problem}")
+        console.say(f"✗ 「{shortened(exchange.question)}」{exchange.problem}")
     return 1 if unanswered else 0
 
 
@@ -146,9 +153,9 @@ def _play(options: Options, console: Console, plan: Plan, processes: Processes) 
             console.begin("等待答案")
             exchange = player.ask(question)
             console.done("没有答案" if exchange.problem else "收到")
-            print(f"\n{who}：{question}", flush=True)
+            print(f"\n{who}：{shortened(question)}", flush=True)
             for reply in exchange.replies:
-                print(f"\n胡同：\n{reply}", flush=True)
+                print(f"\n胡同：\n{without_trailing_spaces(reply)}", flush=True)
             print(flush=True)
             exchanges.append(exchange)
     return exchanges

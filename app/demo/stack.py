@@ -56,6 +56,7 @@ def running(
 ) -> Iterator[tuple[Plan, Processes]]:
     """Everything up inside the block, everything we started down after it."""
     given = load(os.environ)
+    check_paths(given)
     console.say("胡同演示：本机模拟的企业微信，其余都是真的。")
     server = RedisServer(redis_dir, given.redis_url)
     processes: Processes | None = None
@@ -65,7 +66,7 @@ def running(
         adopted = server.pid is None and not given.redis_url
         result = "接着用上次留下的" if adopted else "好"
         console.done("用 REDIS_URL 给的" if given.redis_url else result)
-        environment, plan = _plan(server.url, corp_id, log_name)
+        environment, plan = _plan(console, server.url, corp_id, log_name)
         _company_database(console, environment, plan)
         processes = Processes(environment, plan.log_dir)
         turns = _start_all(console, processes, plan)
@@ -88,11 +89,39 @@ def _stop_redis(server: RedisServer, *, given: bool) -> None:
     server.stop()
 
 
-def _plan(redis_url: str, corp_id: str, log_name: str) -> tuple[dict[str, str], Plan]:
+def check_paths(settings: Settings) -> None:
+    """Raises ``DemoError`` for a folder or file of ``settings`` that is not there."""
+    wrong = []
+    for name, path in (
+        ("HUTONG_MODEL_DIR", settings.model_dir),
+        ("HUTONG_DOCS_DIR", settings.docs_dir),
+        ("HUTONG_SEMANTIC_FILE", settings.semantic_file),
+        ("HUTONG_ACCESS_FILE", settings.access_file),
+    ):
+        if path is None:
+            continue
+        if not path.exists():
+            wrong.append(f"{name}={path} 不存在")
+        elif path.is_dir() != name.endswith("_DIR"):
+            wrong.append(f"{name}={path} 不是{'目录' if name.endswith('_DIR') else '文件'}")
+    if wrong:
+        raise DemoError(f"{'；'.join(wrong)}。什么也没有启动。请改正，或者去掉这个设置用默认的。")
+
+
+def _port(console: Console, title: str, preferred: int) -> int:
+    port = free_port(preferred)
+    if port != preferred:
+        console.say(f"  · 端口 {preferred} 已被占用，{title}改用 {port}")
+    return port
+
+
+def _plan(
+    console: Console, redis_url: str, corp_id: str, log_name: str
+) -> tuple[dict[str, str], Plan]:
     """The children's environment, with fresh credentials and free ports."""
     given = load(os.environ)
-    web_port = free_port(given.port)
-    simulator_port = free_port(SIMULATOR_PORT)
+    web_port = _port(console, "网关", given.port)
+    simulator_port = _port(console, "企业微信模拟器", SIMULATOR_PORT)
     simulator_url = f"http://{HOST}:{simulator_port}"
     environment = dict(os.environ)
     environment.setdefault("HUTONG_TODAY", TODAY)
@@ -105,7 +134,7 @@ def _plan(redis_url: str, corp_id: str, log_name: str) -> tuple[dict[str, str], 
         "WECOM_TOKEN": secrets.token_hex(12),
         "WECOM_ENCODING_AES_KEY": new_encoding_aes_key(),
         "WECOM_API_BASE": simulator_url,
-        "ADMIN_TOKEN": secrets.token_urlsafe(24),
+        "ADMIN_TOKEN": given.admin_token or secrets.token_urlsafe(24),
         "HUTONG_HOST": HOST,
         "HUTONG_PORT": str(web_port),
         "PYTHONUNBUFFERED": "1",

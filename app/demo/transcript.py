@@ -17,10 +17,17 @@ from app.demo.local_http import local_session
 from app.simulator.corp import EMPLOYEES, Employee
 from app.store.keys import UserKeys, user_tag
 from app.store.outbox import Outbox
-from app.store.turns import Turns
+from app.store.turns import Turn, Turns
 from app.wecom.message import InboundMessage
 
 POLL_S = 0.05
+ECHO_CHARACTERS = 80
+_REASONS = {
+    "failed": "没有得出能用的回答，原因见上面的回复",
+    "timeout": "超过了时限",
+    "cancelled": "被停止了",
+    "parked": "试了几次都没有处理成功",
+}
 
 
 class UnknownUserError(Exception):
@@ -48,6 +55,23 @@ def find_employee(name: str) -> Employee:
             return employee
     known = "、".join(f"{e.name}（{e.user_id}）" for e in EMPLOYEES)
     raise UnknownUserError(f"没有叫「{name}」的员工。可以用：{known}")
+
+
+def shortened(text: str) -> str:
+    """``text`` as one line of at most ``ECHO_CHARACTERS`` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= ECHO_CHARACTERS else f"{line[: ECHO_CHARACTERS - 1]}…"
+
+
+def without_trailing_spaces(text: str) -> str:
+    """``text`` without white space at the ends of its lines and at its own end."""
+    return "\n".join(line.rstrip() for line in text.split("\n")).rstrip()
+
+
+def why_failed(turn: Turn) -> str:
+    """Why a turn that ended has no answer, in words."""
+    reason = _REASONS.get(turn.error, "处理时出了错，请看 turns.log")
+    return f"没有答出来：{reason}（编号 {turn.id}）"
 
 
 class Player:
@@ -106,11 +130,11 @@ class Player:
         if refused:
             return f"发送被拒：errcode {refused[0].errcode}"
         if not parts:
-            return f"这次回答没有内容（{turn.status}）"
+            return f"这次回答没有内容（编号 {turn.id}）"
         arrived = {m["msg_id"] for m in self._bubbles(seq)}
         if any(part.msgid not in arrived for part in parts):
             return None
-        return "" if turn.status == "done" else f"没有答出来（{turn.status} {turn.error}）"
+        return "" if turn.status == "done" else why_failed(turn)
 
     def _turn_id(self, msg_id: str) -> str:
         message = InboundMessage(

