@@ -78,6 +78,7 @@ class SqlTool:
             resolve=lambda table, column, text: self._values.resolve(
                 table, column, text, timeout_s
             ),
+            last_day=lambda table: self._values.last_day(table, timeout_s),
         )
         answer = self._pool.ask(
             WorkerRequest(query.sql, query.cte_names, timeout_s, MAX_ROWS, MAX_BYTES)

@@ -21,7 +21,7 @@ from sqlglot.schema import MappingSchema
 from tools.base import ToolArgumentError
 from tools.semantic import Semantic
 from tools.sql_literals import Resolve, correct, mark
-from tools.sql_scope import describe
+from tools.sql_scope import LastDay, Now, describe
 from tools.sql_text import clean
 from tools.sql_words import Words
 
@@ -77,11 +77,18 @@ class SqlChecker:
         self.words = Words(semantic)
 
     def check(
-        self, text: str, *, max_rows: int, today: datetime.date, resolve: Resolve | None = None
+        self,
+        text: str,
+        *,
+        max_rows: int,
+        today: datetime.date,
+        resolve: Resolve | None = None,
+        last_day: LastDay | None = None,
     ) -> CheckedQuery:
         """Parse and check ``text``. Raises ``ToolArgumentError`` that says what to change.
 
-        ``resolve`` names the value in the data that a text in the statement means.
+        ``resolve`` names the value in the data that a text in the statement means; ``last_day``
+        the last day with data in a table, for the scope.
         """
         sql = clean(text)
         if len(sql) > SQL_LIMIT_CHARS:
@@ -104,7 +111,7 @@ class SqlChecker:
             sql=sql,
             tables=tables,
             cte_names=cte_names,
-            scope=describe(qualified, self.words),
+            scope=describe(qualified, self.words, Now(today, last_day) if last_day else None),
             tree=tree,
         )
 

@@ -7,8 +7,10 @@ Knows nothing of tables or titles.
 from __future__ import annotations
 
 import calendar
+import contextlib
 import datetime
 import re
+import sqlite3
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
@@ -18,6 +20,7 @@ Narrow = Callable[["Period"], bool]
 _DAY = datetime.timedelta(days=1)
 _ISO = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T].*)?)?)?")
 _QUARTER_LABEL = re.compile(r"(\d{4})-?Q([1-4])", re.I)
+_FIXED_DATE = re.compile(r"date\(('\d{4}-\d\d-\d\d'(?:, ?'[\w +:-]{1,24}'){0,4})\)", re.I)
 _COLUMN = r"(?:\"?\w+\"?\.)?\"?(\w+)\"?"
 _CALLS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(rf"strftime\('%Y', ?{_COLUMN}\)", re.I), "year"),
@@ -46,6 +49,7 @@ class Period:
     quarters: set[int] | None = None
     months: set[int] | None = None
     labels: list[str] = field(default_factory=list)
+    label_ends: list[datetime.date] = field(default_factory=list)
     low: datetime.date | None = None
     high: datetime.date | None = None
 
@@ -53,6 +57,23 @@ class Period:
         """The period in words, "" when nothing is restricted."""
         parts = [self._calendar(), "、".join(self.labels), _span(self.low, self.high)]
         return " ".join(part for part in parts if part)
+
+    def reaches(self, today: datetime.date) -> bool:
+        """Whether the period goes on to ``today`` or beyond; also when nothing ends it."""
+        label_end = max(self.label_ends, default=None)
+        ends = [self.high, self._calendar_end(today), label_end]
+        return all(end >= today for end in ends if end is not None)
+
+    def _calendar_end(self, today: datetime.date) -> datetime.date | None:
+        """Last day of the years, quarters and months; of this year's when no year is named."""
+        months = {q * 3 for q in self.quarters or ()} | set(self.months or ())
+        last = max(self.years) if self.years else self.year_high
+        if last is None:
+            if not months or self.year_low is not None:
+                return None
+            last = today.year
+        span = _prefix(f"{last}-{max(months) if months else 12:02d}")
+        return span[1] if span else None
 
     def _calendar(self) -> str:
         years = self._years()
@@ -149,12 +170,12 @@ def _within(period: Period, unit: str, values: Iterable[str]) -> bool:
         _intersect(period, unit, {int(value) for value in listed})
         return True
     if unit == "quarter_label":
-        words = [_label(value) for value in listed]
-        period.labels.extend(words)
-        return all(words)
-    spans = [_prefix(value) for value in listed]
+        spans = [_quarter(value) for value in listed]
+    else:
+        spans = [_prefix(value) for value in listed]
     if all(spans):
         period.labels.extend(_span(*span) for span in spans if span)
+        period.label_ends.extend(span[1] for span in spans if span)
         return True
     return False
 
@@ -233,9 +254,14 @@ def _prefix(value: str) -> tuple[datetime.date, datetime.date] | None:
     return exact, exact
 
 
-def _label(value: str) -> str:
+def _quarter(value: str) -> tuple[datetime.date, datetime.date] | None:
+    """First and last day of ``2024-Q3``."""
     match = _QUARTER_LABEL.fullmatch(value)
-    return f"{match.group(1)}年第{match.group(2)}季度" if match else ""
+    if not match:
+        return None
+    year, number = int(match.group(1)), int(match.group(2))
+    last = calendar.monthrange(year, number * 3)[1]
+    return datetime.date(year, number * 3 - 2, 1), datetime.date(year, number * 3, last)
 
 
 def _span(low: datetime.date | None, high: datetime.date | None) -> str:
@@ -269,4 +295,13 @@ def _run(numbers: list[int]) -> str:
 
 
 def _text(node: exp.Expr) -> str:
-    return str(node.this) if isinstance(node, exp.Literal) else ""
+    """The text of a literal, or the day that ``DATE('2024-11-15', '-15 day')`` names."""
+    if isinstance(node, exp.Literal):
+        return str(node.this)
+    call = _FIXED_DATE.fullmatch(node.sql(dialect="sqlite"))
+    if not call:
+        return ""
+    words = [word.strip().strip("'") for word in call.group(1).split(",")]
+    with contextlib.closing(sqlite3.connect(":memory:")) as calculator:
+        marks = ",".join("?" * len(words))
+        return str(calculator.execute(f"SELECT date({marks})", words).fetchone()[0] or "")

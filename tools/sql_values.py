@@ -6,6 +6,8 @@ does not exist. Knows nothing of SQL trees; rows come from the query processes.
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import difflib
 import re
 import threading
@@ -72,11 +74,13 @@ class KnownValues:
             return meant
         raise ToolArgumentError(self._unknown(title, text, sorted(known), timeout_s))
 
-    def last_day(self, table: str, timeout_s: float) -> str:
-        """The last ``date`` of a table as it stands there, "" when there is none."""
-        key = (table, "MAX(date)")
-        kept = self._values(*key, timeout_s, sql=f"SELECT MAX(date) FROM {_quoted(table)}")
-        return next(iter(kept), "") if kept else ""
+    def last_day(self, table: str, timeout_s: float) -> datetime.date | None:
+        """The last ``date`` in a table; None when it cannot be read."""
+        sql = f"SELECT MAX(date) FROM {_quoted(table)}"
+        for text in self._values(table, "MAX(date)", timeout_s, sql) or ():
+            with contextlib.suppress(ValueError):
+                return datetime.date.fromisoformat(text[:10])
+        return None
 
     def _unknown(self, title: str, text: str, known: list[str], timeout_s: float) -> str:
         shown = text.strip()[:20]

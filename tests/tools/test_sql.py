@@ -202,6 +202,17 @@ def test_top_five_is_exact_and_named(sql_tool: SqlTool, company_db: Path, contex
     assert result.content.split("\n")[-1] == "共5行"
 
 
+def test_the_scope_names_the_last_day_with_data(
+    sql_tool: SqlTool, company_db: Path, context: Context
+) -> None:
+    with contextlib.closing(sqlite3.connect(company_db)) as database:
+        last = database.execute("SELECT MAX(date) FROM sales_data").fetchone()[0]
+    result = sql_tool.run(
+        {"sql": "SELECT SUM(quantity) FROM sales_data WHERE year=2024"}, context()
+    )
+    assert result.scope == f"2024年（截至{last}）"
+
+
 def test_the_model_reads_at_most_twelve_rows(sql_tool: SqlTool, context: Context) -> None:
     result = sql_tool.run({"sql": "SELECT name FROM staff"}, context())
     assert result.table is not None
@@ -389,7 +400,7 @@ def test_near_misses_are_repaired(sql_tool: SqlTool, context: Context, sql: str)
     assert got.table is not None
     assert wanted.table is not None
     assert got.table.rows == wanted.table.rows
-    assert got.scope == wanted.scope == "2024年；区域=华东"
+    assert got.scope == wanted.scope == "2024年（截至2024-11-14）；区域=华东"
 
 
 @pytest.mark.parametrize(
