@@ -62,6 +62,8 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[Value, ...], ...]
     truncated: bool = False
+    ordered_by: str = field(default="", compare=False)
+    """The column that the query orders by, if any: what the result is about."""
 
 
 @dataclass(frozen=True)

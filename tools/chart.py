@@ -21,7 +21,7 @@ from tools.numbers import NOT_A_NUMBER, format_number, is_number
 MAX_CELLS = 16
 """Cells of the longest bar; drawn smaller only when the byte budget asks for it."""
 MIN_CELLS = 8
-MAX_POINTS_AS_BARS = 24
+MAX_BARS, MAX_TIME_BARS = 10, 12
 LABEL_COLUMNS = 24
 FULL, NEGATIVE = "█", "▒"
 _SPARKS = "▁▂▃▄▅▆▇█"
@@ -31,6 +31,15 @@ _TIME_WORDS = {
     "month": "month", "月": "month", "月份": "month",
 }  # fmt: skip
 _TIME_TEXT = re.compile(r"\d{4}(年|-Q?\d{1,2}.*|Q\d|/\d{1,2}.*)?")
+_RATE = re.compile(
+    r"率|同比|环比|占比|比例|份额|增长(?![额量])|增幅|百分|%"
+    r"|(?<![a-z])(rate|ratio|percent\w*|share)(?![a-z])",
+    re.I,
+)
+_SHARE = re.compile(r"占比|份额|share", re.I)
+_REFERENCE = re.compile(r"目标|上期|同期|去年|上年|target", re.I)
+_PERCENT_FROM = 1.5
+"""A rate column with no size above this may hold fractions of 1, and gets no percent sign."""
 _NOT_ADDITIVE = re.compile(
     r"平均|均|率|占比|比例|单价|百分|%|最|avg|rate|ratio|percent|min|max", re.I
 )
@@ -50,6 +59,7 @@ class _Series:
     items: tuple[Item, ...]
     is_time: bool
     additive: bool
+    truncated: bool = False
 
 
 def width(text: str) -> int:
@@ -65,26 +75,31 @@ def render(table: Table, kind: ChartKind | None, *, limit_bytes: int) -> str:
     """
     if kind == "none":
         return ""
-    series = _series(table)
+    series = _series(table, kind)
     if series is None or (kind is None and len(series.items) < 2):
         return ""
-    if kind == "line" and series.is_time and len(series.items) > MAX_POINTS_AS_BARS:
+    if kind == "line" and series.is_time and len(series.items) > MAX_TIME_BARS:
         drawn = _sparkline(series.items)
         return drawn if len(drawn.encode()) <= limit_bytes else ""
     if kind == "share":
         series = _with_shares(series)
+    most = min(MAX_TIME_BARS if series.is_time else MAX_BARS, len(series.items))
     for cells in (MAX_CELLS, (MAX_CELLS + MIN_CELLS) // 2, MIN_CELLS):
-        drawn = _bars(series.items, cells)
+        drawn = _first(series, most, cells)
         if len(drawn.encode()) <= limit_bytes:
             return drawn
     if kind == "line" and series.is_time:
         drawn = _sparkline(series.items)
         return drawn if len(drawn.encode()) <= limit_bytes else ""
-    return _merged(series, limit_bytes)
+    for kept in range(most - 1, 0, -1):
+        drawn = _first(series, kept, MIN_CELLS)
+        if len(drawn.encode()) <= limit_bytes:
+            return drawn
+    return ""
 
 
-def _series(table: Table) -> _Series | None:
-    """Split columns into labels and the first measure; None when either is missing."""
+def _series(table: Table, kind: ChartKind | None) -> _Series | None:
+    """Split columns into labels and the measure to draw; None when either is missing."""
     if not table.rows or len(table.columns) < 2:
         return None
     numeric = [_is_measure(table, index) for index in range(len(table.columns))]
@@ -95,22 +110,53 @@ def _series(table: Table) -> _Series | None:
         measures = measures[1:] if len(measures) > 1 else measures
     if not measures:
         return None
-    at = measures[0]
+    at = _subject(table, measures, kind)
     labels = [i for i in range(len(table.columns)) if i != at and (not numeric[i] or times[i])]
     if not labels and at != 0:
         labels = [0]
     if not labels:
         return None
+    sign = "%" if _is_percent(table, at) else ""
     items = tuple(
         Item(
             _label([(row[i], times[i]) for i in labels]),
             _finite(row[at]),
-            _shown(row[at]),
+            _shown(row[at]) + (sign if is_number(row[at]) else ""),
         )
         for row in table.rows
     )
     is_time = all(times[i] or _is_time_text(table, i) for i in labels)
-    return _Series(items, is_time, not _NOT_ADDITIVE.search(table.columns[at]))
+    additive = not (_NOT_ADDITIVE.search(table.columns[at]) or _RATE.search(table.columns[at]))
+    return _Series(items, is_time, additive, table.truncated)
+
+
+def _subject(table: Table, measures: Sequence[int], kind: ChartKind | None) -> int:
+    """The measure that the result is about: a rate, else what it is ordered by, else the first.
+
+    A chart of shares draws the amounts where it can compute the shares of the whole itself.
+    """
+    rates = [i for i in measures if _RATE.search(table.columns[i])]
+    amounts = [i for i in measures if i not in rates]
+    if kind == "share" and rates and amounts and _is_whole(table, rates[0]):
+        rates = []
+    if rates:
+        return rates[0]
+    ordered = [i for i in amounts if table.columns[i] == table.ordered_by]
+    actual = [i for i in amounts if not _REFERENCE.search(table.columns[i])]
+    return (ordered or actual or amounts)[0]
+
+
+def _is_percent(table: Table, index: int) -> bool:
+    """Whether the column holds percentages, not fractions of 1."""
+    values = [_finite(row[index]) for row in table.rows]
+    sizes = [abs(value) for value in values if value is not None]
+    return bool(_RATE.search(table.columns[index])) and max(sizes, default=0.0) > _PERCENT_FROM
+
+
+def _is_whole(table: Table, index: int) -> bool:
+    """Whether the rows are all parts of one whole: their percentages make 100."""
+    total = math.fsum(_finite(row[index]) or 0.0 for row in table.rows)
+    return bool(_SHARE.search(table.columns[index])) and abs(total - 100) < 1
 
 
 def _is_measure(table: Table, index: int) -> bool:
@@ -225,25 +271,25 @@ def _sparkline(items: Sequence[Item]) -> str:
     )
 
 
-def _merged(series: _Series, limit_bytes: int) -> str:
-    """The most leading items that fit, with the tail merged into 其他."""
-    for kept in range(len(series.items) - 2, 0, -1):
-        drawn = _bars([*series.items[:kept], _rest(series, kept)], MIN_CELLS)
-        if len(drawn.encode()) <= limit_bytes:
-            return drawn
-    return ""
+def _first(series: _Series, kept: int, cells: int) -> str:
+    """The leading ``kept`` items as bars and one line without a bar for the others."""
+    drawn = _bars(series.items[:kept], cells)
+    return drawn if kept == len(series.items) else f"{drawn}\n{_rest(series, kept)}"
 
 
-def _rest(series: _Series, kept: int) -> Item:
+def _rest(series: _Series, kept: int) -> str:
     tail = series.items[kept:]
-    label = f"其他{len(tail)}项"
+    line = f"其余{len(tail)}项"
+    if series.truncated:
+        # The table was cut, so neither the count nor a sum is the whole.
+        return f"{line}以上"
     known = [item.value for item in tail if item.value is not None]
     if not series.additive or not known:
-        # A mean of means or a price has no sum.
-        return Item(label, None, NOT_A_NUMBER)
+        # A mean of means or a rate has no sum.
+        return line
     total = math.fsum(known)
-    shown = format_number(total)
+    line += f"合计{format_number(total)}"
     if series.items[0].shown.endswith("%"):
         whole = math.fsum(item.value for item in series.items if item.value is not None)
-        shown = f"{shown} {total / whole * 100:.1f}%"
-    return Item(label, total, shown)
+        line += f" {total / whole * 100:.1f}%"
+    return line

@@ -31,6 +31,7 @@ from tools.semantic import Semantic
 from tools.sql_check import CheckedQuery, SqlChecker
 from tools.sql_process import WorkerPool, WorkerRequest
 from tools.sql_values import KnownValues
+from tools.sql_words import ordered_by
 from tools.sql_worker import FUNCTIONS
 
 TIMEOUT_S = 3.0
@@ -106,7 +107,12 @@ class SqlTool:
             rows = ()
         headers = self._checker.words.headers(query.tree, names)
         identifiers = [name.lower().endswith("_id") for name in names]
-        return Table(headers, tuple(_row(row, identifiers) for row in rows), answer["truncated"])
+        return Table(
+            headers,
+            tuple(_row(row, identifiers) for row in rows),
+            answer["truncated"],
+            ordered_by(query.tree, headers),
+        )
 
 
 def content_of(table: Table) -> str:

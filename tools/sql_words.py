@@ -90,6 +90,23 @@ class Words:
         return f"{known[0]}数" if len(known) == 1 else "数量"
 
 
+def ordered_by(query: exp.Query, headers: tuple[str, ...]) -> str:
+    """The header of the column that ``query`` orders by first; "" when it orders by no column."""
+    order = query.args.get("order")
+    if not isinstance(order, exp.Order) or len(query.selects) != len(headers):
+        return ""
+    key = order.expressions[0].this
+    if isinstance(key, exp.Literal) and not key.is_string and str(key.this).isdecimal():
+        place = int(key.this) - 1
+        return headers[place] if place < len(headers) else ""
+    wanted = _canonical(key)
+    for projection, header in zip(query.selects, headers, strict=True):
+        inner = projection.this if isinstance(projection, exp.Alias) else projection
+        if wanted in (projection.alias_or_name.lower(), _canonical(inner)):
+            return header
+    return ""
+
+
 def _sources(select: exp.Query) -> tuple[str, ...]:
     """Names of the tables right after FROM and JOIN, not those inside subqueries."""
     clauses = [select.args.get("from_"), *(select.args.get("joins") or ())]

@@ -202,6 +202,25 @@ def test_top_five_is_exact_and_named(sql_tool: SqlTool, company_db: Path, contex
     assert result.content.split("\n")[-1] == "共5行"
 
 
+@pytest.mark.parametrize(
+    ("select", "ordered_by"),
+    [
+        ("product_name, SUM(quantity) AS n, SUM(price) AS p {} ORDER BY p DESC", "p"),
+        ("product_name, SUM(quantity), SUM(quantity*price) {} ORDER BY 3", "销售额"),
+        ("product_name, SUM(quantity) {} ORDER BY SUM(quantity) DESC", "销量"),
+        ("product_name, SUM(quantity) {} ORDER BY MAX(price)", ""),
+        ("product_name, SUM(quantity) {}", ""),
+    ],
+)
+def test_the_table_knows_what_it_is_ordered_by(
+    sql_tool: SqlTool, context: Context, select: str, ordered_by: str
+) -> None:
+    sql = "SELECT " + select.format("FROM sales_data WHERE year=2024 GROUP BY product_name")
+    table = sql_tool.run({"sql": sql}, context()).table
+    assert table is not None
+    assert table.ordered_by == ordered_by
+
+
 def test_the_scope_names_the_last_day_with_data(
     sql_tool: SqlTool, company_db: Path, context: Context
 ) -> None:
