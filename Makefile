@@ -42,7 +42,7 @@ bench-callbacks: .venv/.runtime  ## 1,000 messages delivered 3 times each; last 
 	@$(PY) -m tests.benchmarks.callbacks
 
 chaos: .venv/.dev  ## 10,000 messages while everything is killed at random; last line JSON
-	@$(PY) -m tests.chaos
+	@$(PY) -m tests.chaos --model models/demo-moe
 
 load: .venv/.dev  ## callbacks a second; last line JSON
 	@$(PY) -m tests.load

@@ -122,9 +122,8 @@ def _count(plan: Plan, texts: dict[str, list[str]]) -> tuple[int, int]:
     total = out_of_order = 0
     with connect(plan.settings.redis_url) as client:
         inbox, turns = Inbox(client), Turns(client)
-        for user, wanted in texts.items():
-            tag = user_tag(plan.settings.wecom_corp_id, plan.settings.wecom_agent_id, user)
-            queued = [turns.read(tag, turn_id) for turn_id in inbox.pending(tag)]
+        for tag, wanted in zip(_tags(plan), texts.values(), strict=True):
+            queued = [turns.read(tag, turn_id) for turn_id in inbox.pending([tag])[tag]]
             found = [turn.text for turn in queued if turn is not None]
             total += len(found)
             out_of_order += sum(a != b for a, b in zip(found, wanted, strict=False))
@@ -148,10 +147,15 @@ def _wait_for_answers(plan: Plan, processes: Processes) -> int:
 
 def _all_turns(plan: Plan, inbox: Inbox) -> list[tuple[str, str]]:
     """(tag, turn id) of the first messages of every user: those answered first."""
+    pending = inbox.pending(_tags(plan))
+    each = 2 * ANSWERED // len(pending)
+    return [(tag, turn_id) for tag, ids in pending.items() for turn_id in ids[:each]]
+
+
+def _tags(plan: Plan) -> list[str]:
+    """The tag of every employee, in their order."""
     settings = plan.settings
-    tags = [user_tag(settings.wecom_corp_id, settings.wecom_agent_id, e.user_id) for e in EMPLOYEES]
-    each = 2 * ANSWERED // len(tags)
-    return [(tag, turn_id) for tag in tags for turn_id in inbox.pending(tag)[:each]]
+    return [user_tag(settings.wecom_corp_id, settings.wecom_agent_id, e.user_id) for e in EMPLOYEES]
 
 
 if __name__ == "__main__":
