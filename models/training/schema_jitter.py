@@ -7,54 +7,21 @@ nothing of questions. The model learns to read names from the prompt because of 
 from __future__ import annotations
 
 import contextlib
-import functools
-import hashlib
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
 
 from models.training import lexicon, schema_words
 from models.training.lexicon import Dim, Metric, Vocabulary
+from models.training.schema_names import INVENTED_SHARE, allowed, invented_name
 from models.training.sql_parts import Query
 from tools.semantic import ColumnCard, Semantic, TableCard
 from tools.semantic import Metric as MetricCard
 
-_Named = TypeVar("_Named", bound=tuple[Any, ...])
 _TOKEN = re.compile(r"'(?:[^']|'')*'|[A-Za-z_]+\.[A-Za-z_]+|[A-Za-z_]\w*|[^\W\d_]+|[()]")
 _AMOUNT = "quantity*price"
 SALES = "sales_data"
-INVENTED_SHARE = 0.45
-"""Part of the renamed columns and tables whose name is made up on the spot."""
-_PREFIXES = ("t_", "f_", "c_", "x_", "dim_", "d_", "the_", "my_", "s_", "o_", "biz_", "tb_", "old_")
-_SUFFIXES = (
-    "_no",
-    "_nm",
-    "_val",
-    "_2",
-    "_cd",
-    "_txt",
-    "_new",
-    "_f",
-    "s_all",
-    "_col",
-    "_id1",
-    "_v2",
-)
-_STEMS = (
-    "rec", "item", "main", "base", "node", "unit", "core", "line", "mark", "slot", "part", "kind",
-    "data", "info", "flag", "code", "site", "lot", "pack", "side", "term", "zone", "grp", "key",
-)  # fmt: skip
-_SYLLABLES = tuple(
-    a + b for a in "bcdfghjklmnpqrstvwxyz" for b in ("a", "e", "i", "o", "u", "an", "er")
-)
-_RESERVED = frozenset((
-    "as", "by", "in", "is", "no", "of", "on", "or", "to", "do", "if", "all", "and", "any", "asc",
-    "set", "not", "end", "use", "from", "into", "join", "like", "null", "then", "when", "with",
-    "case", "else", "desc", "sum", "avg", "min", "max", "count", "date", "name", "city", "level",
-    "year", "month", "stock", "price", "amount", "region", "reason", "channel", "quarter",
-))  # fmt: skip
 NEEDED = ("returns", "targets", "inventory", "staff", "customers")
 
 
@@ -176,7 +143,7 @@ class _Builder:
                 rng.shuffle(chosen)
                 self._values[column] = tuple(chosen[: rng.randint(3, 8)])
         amount = (
-            rng.choice(_allowed(schema_words.AMOUNTS, self._unseen))
+            rng.choice(allowed(schema_words.AMOUNTS, self._unseen))
             if rng.random() < 0.3
             else ("", "")
         )
@@ -223,7 +190,7 @@ class _Builder:
     def _name(self, options: tuple[tuple[str, str], ...], name: str, title: str) -> tuple[str, str]:
         if self._rng.random() > self._renamed:
             return name, title
-        chosen = self._rng.choice(_allowed(options, self._unseen))
+        chosen = self._rng.choice(allowed(options, self._unseen))
         if not self._unseen and self._rng.random() < INVENTED_SHARE:
             return invented_name(self._rng, chosen[0]), self._rng.choice((title, chosen[1]))
         if self._rng.random() < 0.2:
@@ -284,7 +251,7 @@ class _Builder:
         if amount[0]:
             cards.append(ColumnCard(amount[0], amount[1], rng.choice(("元", "元", ""))))
         for name, title, words, values in rng.sample(
-            _allowed(schema_words.DIMENSIONS, self._unseen), rng.choice((0, 1, 1, 2, 2, 3))
+            allowed(schema_words.DIMENSIONS, self._unseen), rng.choice((0, 1, 1, 2, 2, 3))
         ):
             chosen = tuple(rng.sample(values, rng.randint(min(3, len(values)), len(values))))
             if rng.random() < 0.2:
@@ -298,7 +265,7 @@ class _Builder:
             self._values[name] = chosen
             cards.append(ColumnCard(name, title, "", chosen))
         for name, title, word, unit in rng.sample(
-            _allowed(schema_words.FIGURES, self._unseen), rng.choice((0, 1, 1, 2, 3))
+            allowed(schema_words.FIGURES, self._unseen), rng.choice((0, 1, 1, 2, 3))
         ):
             names[name] = name
             self._metrics[title] = Metric(
@@ -363,37 +330,6 @@ def varied(rng: random.Random, demo: Semantic, *, unseen: bool = False) -> Schem
     With ``unseen`` names come from those that training never shows, wherever there are any.
     """
     return _Builder(rng, demo, unseen).build()
-
-
-def invented_name(rng: random.Random, name: str) -> str:
-    """A name nobody can know by heart: ``name`` abbreviated, prefixed or numbered, or letters.
-
-    Copying names from the prompt is learned from these; a fixed list would be memorised.
-    """
-    draw = rng.random()
-    if draw < 0.3:
-        made = rng.choice(_PREFIXES) + name
-    elif draw < 0.5:
-        made = name + rng.choice(_SUFFIXES)
-    elif draw < 0.65:
-        made = name[0] + re.sub("[aeiou_]", "", name[1:]) + rng.choice(("", "_", "1", "_x"))
-    elif draw < 0.8:
-        made = f"{rng.choice(_STEMS)}_{rng.choice(_STEMS)}"
-    else:
-        made = "".join(rng.choice(_SYLLABLES) for _ in range(rng.randint(1, 3)))
-        made += rng.choice(("", "", str(rng.randint(1, 99))))
-    return f"{made}_{rng.randint(1, 99)}" if made in _RESERVED or held_out(made) else made
-
-
-@functools.cache
-def held_out(name: str) -> bool:
-    """Whether training never shows this table or column name: one in eight, by a stable hash."""
-    return hashlib.sha256(f"names/1519/{name}".encode()).digest()[0] < 32
-
-
-def _allowed(options: Sequence[_Named], unseen: bool) -> list[_Named]:
-    """The options (their first item is a name) of training, or those it never shows."""
-    return [option for option in options if held_out(option[0]) == unseen] or list(options)
 
 
 _current: list[Schema] = []
