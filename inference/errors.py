@@ -6,6 +6,14 @@ InferenceError
 │   ├── ArchitectureError      the checkpoint holds a model this engine does not run
 │   ├── DamagedFileError       a file cannot be read, or holds NaN or infinite values
 │   └── ConfigMismatchError    config.json and the tensors disagree
+├── DeviceError                the GPU or its memory cannot be used; names the remedy
+│   ├── GPUNotFoundError       no GPU, no driver, or the CUDA packages are missing
+│   ├── GPUTooOldError         the GPU or its driver is older than the kernels need
+│   ├── KernelCompileError     a kernel does not compile, load or launch
+│   ├── GPUOutOfMemoryError    the GPU has less free memory than planned
+│   ├── PinningError           the system refuses to pin the experts' memory
+│   ├── MemoryPlanError        the model does not fit into the memory given
+│   └── SlotMismatchError      an expert on the GPU differs from the one on the host
 ├── TokenLimitError            the prompt is longer than the context
 ├── ToolCallSyntaxError        the model wrote a tool call that cannot be parsed
 ├── GrammarError               a tool schema cannot be turned into a grammar
@@ -48,6 +56,52 @@ class DamagedFileError(CheckpointError):
 
 class ConfigMismatchError(CheckpointError):
     """config.json and the tensors disagree."""
+
+
+class DeviceError(InferenceError):
+    """The GPU or its memory cannot be used. ``problem`` says why, ``remedy`` what to do."""
+
+    def __init__(self, problem: str, remedy: str) -> None:
+        super().__init__(f"{problem}; {remedy}")
+        self.problem = problem
+        self.remedy = remedy
+
+
+class GPUNotFoundError(DeviceError):
+    """There is no GPU, no driver, or the CUDA packages are missing."""
+
+
+class GPUTooOldError(DeviceError):
+    """The GPU or its driver is older than the kernels need."""
+
+
+class KernelCompileError(DeviceError):
+    """A kernel does not compile, load or launch; ``problem`` holds the compiler's message."""
+
+
+class GPUOutOfMemoryError(DeviceError):
+    """The GPU has less free memory than planned."""
+
+
+class PinningError(DeviceError):
+    """The system refuses to pin the memory that holds the experts."""
+
+
+class MemoryPlanError(DeviceError):
+    """The model does not fit into the memory given; ``remedy`` names the number to change."""
+
+
+class SlotMismatchError(DeviceError):
+    """An expert resident on the GPU differs from the one on the host."""
+
+    def __init__(self, layer: int, expert: int, slot: int) -> None:
+        super().__init__(
+            f"layer {layer}: expert {expert} in slot {slot} differs from its copy on the host",
+            "restart the engine; if it happens again, the memory of the GPU or the host is faulty",
+        )
+        self.layer = layer
+        self.expert = expert
+        self.slot = slot
 
 
 class TokenLimitError(InferenceError):
