@@ -1,4 +1,4 @@
-"""The command line ``python -m app web|demo|settings``.
+"""The command line ``python -m app web|demo|healthcheck|settings``.
 
 Owns the arguments and exit statuses: 0 done, 2 wrong arguments or settings. Each subcommand
 imports what it needs when it runs, so that ``settings`` works without anything installed.
@@ -11,6 +11,10 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from app.healthcheck import HealthRole
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,6 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _web()
         if arguments.command == "demo":
             return int(importlib.import_module("app.demo").main(rest) or 0)
+        if arguments.command == "healthcheck":
+            return _healthcheck(arguments.role)
         return _settings(env=arguments.env)
     except (SettingsError, EncodingAESKeyError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -40,6 +46,8 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser(
         "demo", help="run everything on this machine, without a WeCom account", add_help=False
     )
+    health = commands.add_parser("healthcheck", help="does a process of this host do its work?")
+    health.add_argument("role", choices=("web", "turns", "sender", "sweeper"))
     settings = commands.add_parser("settings", help="print the settings")
     form = settings.add_mutually_exclusive_group(required=True)
     form.add_argument("--env", action="store_true", help="as deploy/.env.example")
@@ -53,6 +61,12 @@ def _web() -> int:
     values = settings.load(os.environ)
     log.configure(values.log_level, log_message_text=values.log_message_text)
     return web.run(values)
+
+
+def _healthcheck(role: HealthRole) -> int:
+    from app import healthcheck, settings
+
+    return healthcheck.main(role, settings.load(os.environ))
 
 
 def _settings(*, env: bool) -> int:

@@ -23,6 +23,8 @@ from gunicorn.glogging import Logger
 from app import create_app
 from app.log import fields
 from app.settings import Settings, SettingsError
+from app.store.presence import Presence
+from app.store.server import connect
 from app.wecom.crypto import WeComCrypto
 
 logger = logging.getLogger(__name__)
@@ -56,6 +58,7 @@ class _JsonLogger(Logger):  # type: ignore[misc]  # gunicorn is untyped
 class _Server(BaseApplication):  # type: ignore[misc]  # gunicorn is untyped
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._presence: Presence | None = None
         super().__init__()
 
     def load_config(self) -> None:
@@ -70,6 +73,8 @@ class _Server(BaseApplication):  # type: ignore[misc]  # gunicorn is untyped
             "logger_class": _JsonLogger,
             "loglevel": "warning",
             "when_ready": self._announce,
+            "post_worker_init": self._worker_started,
+            "worker_exit": self._worker_ended,
             "control_socket_disable": True,
         }
         if Path("/dev/shm").is_dir() and os.access("/dev/shm", os.W_OK):
@@ -80,6 +85,15 @@ class _Server(BaseApplication):  # type: ignore[misc]  # gunicorn is untyped
 
     def load(self) -> Flask:
         return create_app(self._settings)
+
+    def _worker_started(self, _worker: object) -> None:
+        """In the child, after the fork."""
+        self._presence = Presence(connect(self._settings.redis_url, timeout_s=1.0), "web")
+        self._presence.__enter__()
+
+    def _worker_ended(self, _arbiter: object, _worker: object) -> None:
+        if self._presence is not None:
+            self._presence.__exit__(None, None, None)
 
     def _announce(self, _arbiter: object) -> None:
         address = _address(self._settings.host, self._settings.port)

@@ -62,7 +62,7 @@ def serve_turns(
             on_broken=on_broken,
         )
         register_wake(app, runner.drain)
-        with Presence(client, settings.model_dir.name):
+        with Presence(client, "turns", lambda: {"model": settings.model_dir.name}):
             log.info("turn worker ready", extra=fields(threads=settings.max_num_seqs))
             serve(app, TURNS_QUEUE, settings.max_num_seqs)
     return BROKEN_STATUS if broken.is_set() else 0
@@ -84,8 +84,9 @@ def serve_sender(settings: Settings) -> int:
         )
         sender = Sender(client, {(corp_id, agent_id): wecom})
         register_deliver(app, sender.deliver)
-        log.info("sender ready", extra=fields(threads=SEND_THREADS))
-        serve(app, SEND_QUEUE, SEND_THREADS, sender.stop)
+        with Presence(client, "sender"):
+            log.info("sender ready", extra=fields(threads=SEND_THREADS))
+            serve(app, SEND_QUEUE, SEND_THREADS, sender.stop)
     return 0
 
 
@@ -96,7 +97,7 @@ def serve_sweeper(settings: Settings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     times = SweepTimes(ack_after_s=settings.ack_after_s)
-    with connect(settings.redis_url) as client:
+    with connect(settings.redis_url) as client, Presence(client, "sweeper"):
         log.info("sweeper ready")
         Sweeper(client, Dispatcher(make_celery(settings.redis_url)), times).run(stop)
     return 0

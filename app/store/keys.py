@@ -23,7 +23,6 @@ COUNTERS = PREFIX + "counters"
 """Hash of counters by name."""
 ALERTS = PREFIX + "alerts"
 """Hash ``corp:agent`` to what an administrator must mend, JSON."""
-WORKER_PATTERN = PREFIX + "worker:*"
 BROKER_PREFIX = PREFIX + "celery:"
 """Prefix of everything Celery's transport writes."""
 
@@ -58,9 +57,9 @@ def turn_index(turn_id: str) -> str:
     return f"{PREFIX}turn:{turn_id}"
 
 
-def worker(worker_id: str) -> str:
-    """Heartbeat key of one worker process."""
-    return f"{PREFIX}worker:{worker_id}"
+def process(role: str, process_id: str) -> str:
+    """Heartbeat key of one process; ``role`` is web, turns, sender or sweeper."""
+    return f"{PREFIX}process:{role}:{process_id}"
 
 
 def access_token(name: str) -> str:

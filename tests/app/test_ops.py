@@ -33,11 +33,11 @@ def test_not_ready_without_a_turn_worker(http: FlaskClient) -> None:
 
 
 def test_ready_while_a_turn_worker_lives(http: FlaskClient, redis_client: redis.Redis) -> None:
-    redis_client.set(keys.worker("w1"), "{}", px=60_000)
+    redis_client.set(keys.process("turns", "w1"), "{}", px=60_000)
     response = http.get("/readyz")
     assert response.status_code == 200
     assert response.get_json() == {"ready": True, "redis": True, "turn_workers": 1}
-    redis_client.delete(keys.worker("w1"))
+    redis_client.delete(keys.process("turns", "w1"))
     assert http.get("/readyz").status_code == 503
 
 
