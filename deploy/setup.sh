@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Makes .venv and installs a requirements file into it, with the torch build that fits the machine.
 #   deploy/setup.sh requirements.txt
-# PYTHON picks the interpreter (3.11-3.13); TORCH_CPU_INDEX the index of torch's CPU builds.
+# PYTHON picks the interpreter (3.11-3.13); TORCH_BUILD=cuda|cpu the build of torch where looking for
+# a driver says nothing (images); TORCH_CPU_INDEX the index of torch's CPU builds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 requirements=${1:-requirements.txt}
@@ -19,7 +20,14 @@ find_python() {
     return 1
 }
 
-has_nvidia_driver() { [ -e /proc/driver/nvidia/version ] || nvidia-smi -L >/dev/null 2>&1; }
+wants_cuda() {
+    case ${TORCH_BUILD:-} in
+        cuda) return 0 ;;
+        cpu) return 1 ;;
+        "") [ -e /proc/driver/nvidia/version ] || nvidia-smi -L >/dev/null 2>&1 ;;
+        *) echo "TORCH_BUILD is cuda or cpu, not ${TORCH_BUILD}" >&2; exit 2 ;;
+    esac
+}
 
 install_torch() {
     local pin
@@ -29,14 +37,14 @@ install_torch() {
     elif [ "$(uname -s)" != Linux ]; then
         say "installing $pin (default build)"
         .venv/bin/pip install --quiet "$pin"
-    elif has_nvidia_driver; then
-        say "NVIDIA driver found: installing $pin with CUDA (several GB, some minutes)"
+    elif wants_cuda; then
+        say "installing $pin with CUDA (several GB, some minutes)"
         .venv/bin/pip install --quiet "$pin"
     elif offered_build "$pin" | grep -q '+cpu'; then
-        say "no NVIDIA driver: installing $pin, CPU build"
+        say "no GPU asked for or found: installing $pin, CPU build"
         .venv/bin/pip install --quiet "$pin"
     else
-        say "no NVIDIA driver: installing $pin, CPU build from PyTorch's own index"
+        say "no GPU asked for or found: installing $pin, CPU build from PyTorch's own index"
         .venv/bin/pip install --quiet "$pin" --index-url "${TORCH_CPU_INDEX:-https://download.pytorch.org/whl/cpu}" || {
             echo "The CPU build of $pin could not be fetched. Set TORCH_CPU_INDEX to a mirror that has it," >&2
             echo "or run: .venv/bin/pip install $pin   (the CUDA build, several GB; works without a GPU too)" >&2
