@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -49,9 +49,84 @@ _CORPUS = (
 )
 
 
+def qwen3_6_35b_a3b_config() -> Any:
+    """The text config of Qwen3.6-35B-A3B (and Qwen3.5-35B-A3B) with its exact numbers."""
+    from transformers import Qwen3_5MoeTextConfig
+
+    return Qwen3_5MoeTextConfig(
+        vocab_size=248320,
+        hidden_size=2048,
+        num_hidden_layers=40,
+        num_attention_heads=16,
+        num_key_value_heads=2,
+        head_dim=256,
+        linear_conv_kernel_dim=4,
+        linear_key_head_dim=128,
+        linear_value_head_dim=128,
+        linear_num_key_heads=16,
+        linear_num_value_heads=32,
+        moe_intermediate_size=512,
+        shared_expert_intermediate_size=512,
+        num_experts=256,
+        num_experts_per_tok=8,
+        max_position_embeddings=262144,
+        rms_norm_eps=1e-6,
+        tie_word_embeddings=False,
+        rope_parameters={
+            "rope_type": "default",
+            "rope_theta": 1e7,
+            "partial_rotary_factor": 0.25,
+            "mrope_interleaved": True,
+            "mrope_section": [11, 11, 10],
+        },
+        eos_token_id=248046,
+        pad_token_id=248044,
+    )
+
+
+def qwen3_30b_a3b_config() -> Any:
+    """The config of Qwen3-30B-A3B with its exact numbers."""
+    from transformers import Qwen3MoeConfig
+
+    extra: Any = {"head_dim": 128}  # in every file, but no field of the class
+    return Qwen3MoeConfig(
+        **extra,
+        vocab_size=151936,
+        hidden_size=2048,
+        intermediate_size=6144,
+        num_hidden_layers=48,
+        num_attention_heads=32,
+        num_key_value_heads=4,
+        moe_intermediate_size=768,
+        num_experts=128,
+        num_experts_per_tok=8,
+        norm_topk_prob=True,
+        max_position_embeddings=40960,
+        rms_norm_eps=1e-6,
+        tie_word_embeddings=False,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+        eos_token_id=151645,
+        pad_token_id=151643,
+    )
+
+
+def tiny_qwen3_moe_config() -> Any:
+    """A Qwen3-MoE small enough for kernels emulated on a CPU: 4 layers of width 64."""
+    return ModelShape(**_TINY).to_config()
+
+
+def tiny_qwen3_5_moe_config() -> Any:
+    """A Qwen3.5-MoE of the same size: three layers of the gated delta rule, then attention."""
+    return ModelShape(**_TINY, architecture="qwen3_5_moe").to_config()
+
+
 @dataclass(frozen=True)
 class ModelShape:
-    """Sizes of a random model; the defaults are those of the demo model."""
+    """Sizes of a random model; the defaults are those of the demo model.
+
+    ``architecture`` is "qwen3_moe" or "qwen3_5_moe"; the fields after it are used by the latter,
+    ``norm_topk_prob``, ``mlp_only_layers`` and ``attention_bias`` by the former only.
+    """
 
     vocab_size: int = 6144
     hidden_size: int = 128
@@ -66,27 +141,80 @@ class ModelShape:
     tie_word_embeddings: bool = True
     mlp_only_layers: tuple[int, ...] = ()
     attention_bias: bool = False
+    architecture: Literal["qwen3_moe", "qwen3_5_moe"] = "qwen3_moe"
+    shared_expert_intermediate_size: int = 32
+    linear_num_key_heads: int = 2
+    linear_num_value_heads: int = 4
+    linear_head_dim: int = 16
+
+    def to_config(self) -> Any:
+        """The transformers text config of this shape."""
+        from transformers import Qwen3_5MoeTextConfig, Qwen3MoeConfig
+
+        both = {name: getattr(self, name) for name in _SHARED_FIELDS}
+        both |= {"max_position_embeddings": 4096, "initializer_range": 0.15}
+        if self.architecture == "qwen3_moe":
+            return Qwen3MoeConfig(
+                **both,
+                norm_topk_prob=self.norm_topk_prob,
+                mlp_only_layers=list(self.mlp_only_layers),
+                attention_bias=self.attention_bias,
+                intermediate_size=2 * self.hidden_size,
+            )
+        return Qwen3_5MoeTextConfig(
+            **both,
+            shared_expert_intermediate_size=self.shared_expert_intermediate_size,
+            linear_num_key_heads=self.linear_num_key_heads,
+            linear_num_value_heads=self.linear_num_value_heads,
+            linear_key_head_dim=self.linear_head_dim,
+            linear_value_head_dim=self.linear_head_dim,
+        )
+
+
+_SHARED_FIELDS = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "num_experts",
+    "num_experts_per_tok",
+    "moe_intermediate_size",
+    "tie_word_embeddings",
+)
+_TINY: dict[str, Any] = {
+    "vocab_size": 640,
+    "hidden_size": 64,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "tie_word_embeddings": False,
+}
 
 
 def build_stock_model(shape: ModelShape, *, seed: int = 0) -> Any:
-    """A stock Qwen3MoeForCausalLM in fp32 with random weights."""
-    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+    """The stock model of ``shape`` in fp32 with random weights."""
+    from transformers import Qwen3_5MoeForCausalLM, Qwen3MoeForCausalLM
 
-    config = Qwen3MoeConfig(
-        **{**vars(shape), "mlp_only_layers": list(shape.mlp_only_layers)},
-        intermediate_size=2 * shape.hidden_size,
-        max_position_embeddings=4096,
-        initializer_range=0.15,
-    )
+    hybrid = shape.architecture == "qwen3_5_moe"
     generator_state = torch.get_rng_state()
     torch.manual_seed(seed)
-    model = Qwen3MoeForCausalLM(config)
+    model: Any = (Qwen3_5MoeForCausalLM if hybrid else Qwen3MoeForCausalLM)(shape.to_config())
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name:
-                parameter.mul_(1 + 0.2 * torch.randn_like(parameter))
+                # Norms of Qwen3.5 start at zero: they hold w - 1.
+                spread = 0.2 * torch.randn_like(parameter)
+                parameter.copy_(torch.where(parameter == 0, spread, parameter * (1 + spread)))
             elif name.endswith("bias"):
                 parameter.normal_(std=0.1)
+            elif name.endswith("A_log"):
+                parameter.uniform_(0.05, 4.0).log_()
     torch.set_rng_state(generator_state)
     model.train(False)
     return model

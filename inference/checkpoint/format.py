@@ -37,7 +37,11 @@ CHAT_TEMPLATE_FILE = "chat_template.jinja"
 EXPERT_FILES = "experts/expert_{:02d}.safetensors"
 
 PROJECTIONS = ("gate_up_proj", "down_proj")
-SUPPORTED_MODEL_TYPES = ("qwen3_moe",)
+QWEN3_MOE = "qwen3_moe"
+QWEN3_5_MOE = "qwen3_5_moe_text"
+SUPPORTED_MODEL_TYPES = (QWEN3_MOE, QWEN3_5_MOE)
+COMPOSITE_MODEL_TYPES = {"qwen3_5_moe": QWEN3_5_MOE}
+"""Configs that hold the text model as ``text_config`` beside a vision tower."""
 NIBBLES_PER_WORD = 8
 
 
@@ -135,14 +139,16 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_config(model_dir: Path) -> dict[str, Any]:
-    """Read config.json and fill in whichever of the two expert-count keys is missing.
+    """Read config.json as the flat fields of the text model.
 
+    Of a composite config the ``text_config`` is taken, with ``model_type`` one of
+    ``SUPPORTED_MODEL_TYPES``. Whichever of the two expert-count keys is missing is filled in:
     transformers writes ``num_local_experts`` only, older tools read ``num_experts`` only.
     Raises ``MissingFileError``, ``DamagedFileError``, ``ArchitectureError`` or
     ``ConfigMismatchError``.
     """
     path = model_dir / CONFIG_FILE
-    config = read_json(path)
+    config = _text_fields(path, read_json(path))
     model_type = config.get("model_type")
     if model_type not in SUPPORTED_MODEL_TYPES:
         raise ArchitectureError(
@@ -157,7 +163,25 @@ def read_config(model_dir: Path) -> dict[str, Any]:
             path, f"the number of experts is {found}", "set num_experts to the true count"
         )
     config["num_experts"] = config["num_local_experts"] = counts.pop()
+    if model_type == QWEN3_5_MOE:
+        # This architecture has no such field: it always divides by the sum of the k weights.
+        config["norm_topk_prob"] = True
     return config
+
+
+def _text_fields(path: Path, config: dict[str, Any]) -> dict[str, Any]:
+    model_type = config.get("model_type")
+    if model_type not in COMPOSITE_MODEL_TYPES:
+        return config
+    text = config.get("text_config")
+    if not isinstance(text, dict):
+        raise ConfigMismatchError(
+            path, f"model_type is {model_type!r} without text_config", "copy the file again"
+        )
+    outer = ("tie_word_embeddings", "eos_token_id", "quantization_config", "routing_config")
+    fields = {key: config[key] for key in outer if config.get(key) is not None}
+    inner = {key: value for key, value in text.items() if value is not None or key not in fields}
+    return {**fields, **inner, "model_type": COMPOSITE_MODEL_TYPES[model_type]}
 
 
 def read_routing_config(model_dir: Path, config: dict[str, Any]) -> RoutingConfig:
