@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from inference import gpu_arguments
 from inference.errors import InferenceError
 
 
@@ -46,6 +47,13 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("model", type=Path, nargs="?")
     doctor.add_argument("--json", action="store_true", help="print JSON only")
     doctor.set_defaults(run=_doctor)
+
+    plan = commands.add_parser("plan", help="what lies where in GPU memory; needs no GPU")
+    gpu_arguments.add_model_arguments(plan)
+    gpu_arguments.add_limit_arguments(plan)
+    plan.add_argument("--context", type=gpu_arguments.memory, help="measured size of the context")
+    plan.add_argument("--json", action="store_true", help="print JSON only")
+    plan.set_defaults(run=_plan)
 
     bench = commands.add_parser("bench", help="measure")
     benches = bench.add_subparsers(required=True, metavar="WHAT")
@@ -104,6 +112,17 @@ def _doctor(arguments: argparse.Namespace) -> int:
     else:
         print_findings(report)
     return 0 if report["ok"] else 1
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    from inference.memory_plan import plan_memory
+    from inference.plan_table import plan_table
+
+    geometry = gpu_arguments.geometry_of(arguments)
+    config = gpu_arguments.config_of(arguments)
+    plan = plan_memory(geometry, config, context_bytes=arguments.context)
+    print(json.dumps(plan.to_json()) if arguments.json else plan_table(geometry, config, plan))
+    return 0
 
 
 def _bench_latency(arguments: argparse.Namespace) -> int:

@@ -5,6 +5,7 @@ Owns the two records and the reading of generation_config.json. Knows nothing of
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,10 +14,16 @@ from inference.checkpoint import format as layout
 from inference.errors import ConfigMismatchError
 from inference.sampling_params import SamplingParams
 
+MIB = 2**20
+
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """Limits of one engine. ``None`` slots: every expert may be resident (CPU default)."""
+    """Limits of one engine. ``None`` slots: every expert may be resident (CPU default).
+
+    The fields from ``gpu_memory_limit`` to ``allow_unpinned`` count on ``device`` "cuda" only,
+    ``expert_cache_slots`` and ``num_threads`` on "cpu" only.
+    """
 
     max_model_len: int = 2048
     max_num_seqs: int = 4
@@ -26,13 +33,55 @@ class EngineConfig:
     prefill_chunk_tokens: int = 1024
     num_threads: int | None = None
     """Threads of one engine step; ``None`` measures at start which count is fastest."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    gpu_memory_limit: int = 6000 * MIB
+    """Bytes of GPU memory of the whole process as nvidia-smi shows them, context included."""
+    backbone_dtype: Literal["fp16", "int8"] = "fp16"
+    lm_head_dtype: Literal["fp16", "int8", "int4"] = "fp16"
+    kv_cache_dtype: Literal["fp16", "fp8"] = "fp16"
+    expert_prefetch: bool = True
+    """Fetch the experts predicted for the next layer while this one runs; never changes output."""
+    allow_unpinned: bool = False
+    """Go on with a warning, much slower, when host memory cannot be pinned."""
+    router_gumbel_temperature: float = 0.0
+    router_fatigue_penalty: float = 0.0
+    """Both change what the router chooses: 0 (off) for published checkpoints."""
 
     def __post_init__(self) -> None:
-        for name in ("max_model_len", "max_num_seqs", "prefill_chunk_tokens"):
+        for name in ("max_model_len", "max_num_seqs", "prefill_chunk_tokens", "gpu_memory_limit"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
+        for name, known in _CHOICES.items():
+            if getattr(self, name) not in known:
+                raise ValueError(
+                    f"{name} must be one of {', '.join(known)}, not {getattr(self, name)!r}"
+                )
+        for name in ("router_gumbel_temperature", "router_fatigue_penalty"):
+            if not 0 <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} must not be negative, not {getattr(self, name)}")
         if self.prefix_cache_bytes < 0:
             raise ValueError("prefix_cache_bytes must not be negative")
+
+
+_CHOICES = {
+    "device": ("cpu", "cuda"),
+    "backbone_dtype": ("fp16", "int8"),
+    "lm_head_dtype": ("fp16", "int8", "int4"),
+    "kv_cache_dtype": ("fp16", "fp8"),
+}
+
+
+def parse_memory(text: str) -> int:
+    """Bytes of ``6GB``, ``5900MiB`` or a plain number of bytes.
+
+    ``GB`` and ``MB`` count as nvidia-smi shows a card: 6GB is 6,000 MiB. ``GiB`` is 1,024 MiB.
+    Raises ``ValueError``.
+    """
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]*)", text.strip().lower())
+    units = {"": 1, "b": 1, "mb": MIB, "mib": MIB, "gb": 1000 * MIB, "gib": 1024 * MIB}
+    if match is None or match[2] not in units:
+        raise ValueError(f"{text!r} is no amount of memory; write 6GB, 5900MiB or bytes")
+    return int(float(match[1]) * units[match[2]])
 
 
 @dataclass(frozen=True)

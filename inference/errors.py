@@ -23,6 +23,7 @@ InferenceError
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 
@@ -88,7 +89,16 @@ class PinningError(DeviceError):
 
 
 class MemoryPlanError(DeviceError):
-    """The model does not fit into the memory given; ``remedy`` names the number to change."""
+    """The model does not fit into the memory given; ``remedy`` names the number to change.
+
+    ``remedies`` maps names of ``EngineConfig`` to values with which it fits, one at a time.
+    """
+
+    def __init__(
+        self, problem: str, remedy: str, remedies: Mapping[str, int | str] | None = None
+    ) -> None:
+        super().__init__(problem, remedy)
+        self.remedies: dict[str, int | str] = dict(remedies or {})
 
 
 class SlotMismatchError(DeviceError):

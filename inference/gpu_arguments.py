@@ -1,0 +1,68 @@
+"""Command-line options of the GPU engine, the same for ``plan`` and ``bench``.
+
+Owns their names and their reading into an ``EngineConfig`` and a ``ModelGeometry``. Knows
+nothing of torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from inference.config import EngineConfig, parse_memory
+from inference.geometry import SHAPES, ModelGeometry
+
+DEFAULT_GROUP_SIZE = 128
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """``MODEL`` or ``--shape``, and the group size of a shape."""
+    parser.add_argument("model", type=Path, nargs="?", help="a converted model folder")
+    parser.add_argument("--shape", choices=sorted(SHAPES), help="a published model, without files")
+    parser.add_argument("--group-size", type=int, default=DEFAULT_GROUP_SIZE, help="of --shape")
+
+
+def add_limit_arguments(parser: argparse.ArgumentParser) -> None:
+    """Memory limit, context and number formats."""
+    parser.add_argument("--gpu-memory-limit", type=memory, default="6GB", help="6GB is 6,000 MiB")
+    parser.add_argument("--max-model-len", type=int, default=8192)
+    parser.add_argument("--max-num-seqs", type=int, default=1)
+    parser.add_argument("--backbone-dtype", choices=("fp16", "int8"), default="fp16")
+    parser.add_argument("--lm-head-dtype", choices=("fp16", "int8", "int4"), default="fp16")
+    parser.add_argument("--kv-cache-dtype", choices=("fp16", "fp8"), default="fp16")
+    parser.add_argument("--prefill-chunk-tokens", type=int, default=1024)
+
+
+def geometry_of(arguments: argparse.Namespace) -> ModelGeometry:
+    """The geometry of the model or shape named. Raises ``CheckpointError`` or ``ValueError``."""
+    if (arguments.model is None) == (arguments.shape is None):
+        raise ValueError("name a model folder or a --shape, one of the two")
+    if arguments.shape is not None:
+        return ModelGeometry.of_shape(arguments.shape, group_size=arguments.group_size)
+    return ModelGeometry.of_folder(arguments.model)
+
+
+def config_of(arguments: argparse.Namespace, **fields: Any) -> EngineConfig:
+    """The limits named, for device "cuda"; ``fields`` rule over them. Raises ``ValueError``."""
+    return EngineConfig(
+        **{
+            "device": "cuda",
+            "gpu_memory_limit": arguments.gpu_memory_limit,
+            "max_model_len": arguments.max_model_len,
+            "max_num_seqs": arguments.max_num_seqs,
+            "backbone_dtype": arguments.backbone_dtype,
+            "lm_head_dtype": arguments.lm_head_dtype,
+            "kv_cache_dtype": arguments.kv_cache_dtype,
+            "prefill_chunk_tokens": arguments.prefill_chunk_tokens,
+            **fields,
+        }
+    )
+
+
+def memory(text: str) -> int:
+    """An amount of memory as an argument; see ``parse_memory``."""
+    try:
+        return parse_memory(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
