@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from models.training import lexicon, schema_words
+from models.training import lexicon, schema_made, schema_words
 from models.training.lexicon import Dim, Metric, Vocabulary
 from models.training.schema_names import INVENTED_SHARE, allowed, invented_name
 from models.training.sql_parts import Query
@@ -22,6 +22,8 @@ from tools.semantic import Metric as MetricCard
 _TOKEN = re.compile(r"'(?:[^']|'')*'|[A-Za-z_]+\.[A-Za-z_]+|[A-Za-z_]\w*|[^\W\d_]+|[()]")
 _AMOUNT = "quantity*price"
 SALES = "sales_data"
+MADE_SHARE = 0.5
+"""Part of the added columns, values and tables that are made up on the spot, in training."""
 NEEDED = ("returns", "targets", "inventory", "staff", "customers")
 
 
@@ -128,7 +130,7 @@ class _Builder:
         self._rng = rng
         self._unseen = unseen
         self._demo = demo
-        self._renamed = rng.choice((0.4, 0.7, 1.0) if unseen else (0.15, 0.4, 0.7, 1.0))
+        self._renamed = rng.choice((0.4, 0.7, 1.0) if unseen else (0.3, 0.6, 0.85, 1.0))
         self._shared: dict[str, tuple[str, str]] = {}
         self._values: dict[str, tuple[str, ...]] = {}
         self._dims: dict[str, Dim] = {}
@@ -142,6 +144,8 @@ class _Builder:
                 chosen = list(rng.choice(lists))
                 rng.shuffle(chosen)
                 self._values[column] = tuple(chosen[: rng.randint(3, 8)])
+                if self._made(MADE_SHARE / 2):
+                    self._values[column] = schema_made.values(rng)
         amount = (
             rng.choice(allowed(schema_words.AMOUNTS, self._unseen))
             if rng.random() < 0.3
@@ -166,7 +170,10 @@ class _Builder:
         for other, title, others in rng.sample(
             schema_words.OTHER_TABLES, rng.choice((0, 0, 1, 1, 2, 3))
         ):
-            cards.append(TableCard(other, title, tuple(ColumnCard(*pair) for pair in others)))
+            if self._made(MADE_SHARE):
+                other, title, others = schema_made.other_table(rng)
+            if other not in tables.values() and all(other != card.name for card in cards):
+                cards.append(TableCard(other, title, tuple(ColumnCard(*pair) for pair in others)))
         rng.shuffle(cards)
         aliases = {
             alias: self._shared[column][1]
@@ -187,12 +194,19 @@ class _Builder:
             dropped,
         )
 
+    def _made(self, share: float) -> bool:
+        """Whether to make something up; never for evaluation, whose names are real words."""
+        return not self._unseen and self._rng.random() < share
+
     def _name(self, options: tuple[tuple[str, str], ...], name: str, title: str) -> tuple[str, str]:
         if self._rng.random() > self._renamed:
             return name, title
         chosen = self._rng.choice(allowed(options, self._unseen))
         if not self._unseen and self._rng.random() < INVENTED_SHARE:
-            return invented_name(self._rng, chosen[0]), self._rng.choice((title, chosen[1]))
+            said = self._rng.choice((title, chosen[1], chosen[1]))
+            if self._rng.random() < 0.15:
+                said = schema_made.title(self._rng, said)
+            return invented_name(self._rng, chosen[0]), said
         if self._rng.random() < 0.2:
             return chosen[0], title
         return chosen
@@ -258,8 +272,13 @@ class _Builder:
                 chosen = tuple(
                     rng.choice(lexicon.HANZI) + rng.choice(lexicon.HANZI) for _ in range(4)
                 )
-            if name in used or any(title == card.title for card in cards):
+            if self._made(MADE_SHARE):
+                name, title, words, chosen = schema_made.dimension(rng)
+            elif self._made(MADE_SHARE):
+                name = invented_name(rng, name)
+            if name in used or title in self._titles(cards):
                 continue
+            used.add(name)
             names[name] = name
             self._dims[name] = Dim(name, title, (title,), (words,))
             self._values[name] = chosen
@@ -267,6 +286,13 @@ class _Builder:
         for name, title, word, unit in rng.sample(
             allowed(schema_words.FIGURES, self._unseen), rng.choice((0, 1, 1, 2, 3))
         ):
+            if self._made(MADE_SHARE):
+                name, title, word, unit = schema_made.figure(rng)
+            elif self._made(MADE_SHARE):
+                name = invented_name(rng, name)
+            if name in used or title in self._titles(cards):
+                continue
+            used.add(name)
             names[name] = name
             self._metrics[title] = Metric(
                 title, f"SUM({name})", name, (title, title, f"总{title}"), (word, f"total {word}")
@@ -283,6 +309,13 @@ class _Builder:
             if name not in used:
                 cards.append(ColumnCard(name, title))
         return cards
+
+    def _titles(self, cards: list[ColumnCard]) -> set[str]:
+        """Titles of sales columns so far, the demo's own among them."""
+        known = {found[1] for found in self._shared.values()}
+        return (
+            known | {card.title for card in cards} | {d.alias for d in lexicon.BASE_DIMS.values()}
+        )
 
     def _dimension_words(self) -> None:
         """Dimensions are called by this prompt's titles, too."""

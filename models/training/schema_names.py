@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 _Named = TypeVar("_Named", bound=tuple[Any, ...])
-INVENTED_SHARE = 0.45
+INVENTED_SHARE = 0.6
 """Part of the renamed columns and tables whose name is made up on the spot."""
 _PREFIXES = ("t_", "f_", "c_", "x_", "dim_", "d_", "the_", "my_", "s_", "o_", "biz_", "tb_", "old_")
 _SUFFIXES = (
@@ -37,6 +37,11 @@ _STEMS = (
 _SYLLABLES = tuple(
     a + b for a in "bcdfghjklmnpqrstvwxyz" for b in ("a", "e", "i", "o", "u", "an", "er")
 )
+_PINYIN = (
+    "xiao", "shou", "ding", "dan", "ke", "hu", "chan", "pin", "qu", "yu", "bu", "men", "shu",
+    "liang", "jia", "ge", "ri", "qi", "cang", "ku", "yuan", "gong", "lei", "bie", "ming", "cheng",
+    "jin", "zhong", "hao", "ma", "zu", "biao", "zhi", "fei", "huo", "shang", "tui", "dian", "pu",
+)  # fmt: skip
 _RESERVED = frozenset((
     "as", "by", "in", "is", "no", "of", "on", "or", "to", "do", "if", "all", "and", "any", "asc",
     "set", "not", "end", "use", "from", "into", "join", "like", "null", "then", "when", "with",
@@ -51,14 +56,23 @@ def invented_name(rng: random.Random, name: str) -> str:
     Copying names from the prompt is learned from these; a fixed list would be memorised.
     """
     draw = rng.random()
-    if draw < 0.3:
+    if draw < 0.2:
         made = rng.choice(_PREFIXES) + name
-    elif draw < 0.5:
+    elif draw < 0.35:
         made = name + rng.choice(_SUFFIXES)
-    elif draw < 0.65:
+    elif draw < 0.45:
         made = name[0] + re.sub("[aeiou_]", "", name[1:]) + rng.choice(("", "_", "1", "_x"))
-    elif draw < 0.8:
+    elif draw < 0.58:
         made = f"{rng.choice(_STEMS)}_{rng.choice(_STEMS)}"
+    elif draw < 0.72:
+        made = rng.choice(("", "_")).join(rng.sample(_PINYIN, rng.randint(1, 3)))
+    elif draw < 0.78:
+        made = f"{rng.choice(_PREFIXES)}{rng.choice('abcdfghklmnpqstwxyz')}{rng.randint(1, 999)}"
+    elif draw < 0.82:
+        made = rng.choice(_STEMS) + rng.choice(_STEMS).capitalize()
+    elif draw < 0.86:
+        made = "".join(rng.choice("bcdfghjklmnpqrstvwxyz") for _ in range(rng.randint(2, 4)))
+        made += f"_{rng.choice(_STEMS)}"
     else:
         made = "".join(rng.choice(_SYLLABLES) for _ in range(rng.randint(1, 3)))
         made += rng.choice(("", "", str(rng.randint(1, 99))))
