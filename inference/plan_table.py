@@ -23,11 +23,7 @@ def plan_table(geometry: ModelGeometry, config: EngineConfig, plan: MemoryPlan) 
             plan.kv_bytes,
             f"{plan.num_pages} pages of {plan.page_size} tokens, {config.kv_cache_dtype}",
         ),
-        (
-            "recurrent state",
-            plan.state_bytes,
-            f"{config.max_num_seqs} x {_mib(geometry.state_bytes)} MiB",
-        ),
+        ("recurrent state", plan.state_bytes, f"{config.max_num_seqs} sequences"),
         ("workspace", plan.workspace_bytes, f"prompt chunks of {plan.prefill_chunk_tokens} tokens"),
         *((f"  {name}", size, "") for name, size in plan.workspace if size),
         (

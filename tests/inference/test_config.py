@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from inference.config import EngineConfig, GenerationConfig
+from inference.config import MIB, EngineConfig, GenerationConfig, parse_memory
 from inference.errors import ConfigMismatchError
 
 
@@ -51,3 +51,41 @@ def test_a_wrong_type_names_the_file(tmp_path: Path) -> None:
 def test_limits_must_be_positive(name: str) -> None:
     with pytest.raises(ValueError, match=name):
         EngineConfig(**{name: 0})
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("6GB", 6000 * MIB),
+        ("6.5gb", 6500 * MIB),
+        ("5900MiB", 5900 * MIB),
+        ("5900 MB", 5900 * MIB),
+        ("6GiB", 6144 * MIB),
+        ("1048576", MIB),
+    ],
+)
+def test_memory_is_read_as_nvidia_smi_shows_it(text: str, size: int) -> None:
+    assert parse_memory(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "six", "6TB", "-1GB", "6 G B"])
+def test_what_is_no_amount_of_memory_is_named(text: str) -> None:
+    with pytest.raises(ValueError, match="write 6GB, 5900MiB or bytes"):
+        parse_memory(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("device", "tpu"),
+        ("backbone_dtype", "int4"),
+        ("lm_head_dtype", "bf16"),
+        ("kv_cache_dtype", "int8"),
+        ("gpu_memory_limit", 0),
+        ("router_gumbel_temperature", -1.0),
+        ("router_fatigue_penalty", float("nan")),
+    ],
+)
+def test_values_of_the_gpu_engine_are_checked(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=name):
+        EngineConfig(**{name: value})

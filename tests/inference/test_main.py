@@ -71,11 +71,53 @@ def test_bench_latency_ends_with_json(
     assert report["second_prompt_new_tokens"] < 60  # type: ignore[operator]
 
 
+def test_plan_prints_every_part(capsys: pytest.CaptureFixture[str]) -> None:
+    limits = ["--gpu-memory-limit", "6GB", "--max-model-len", "8192", "--max-num-seqs", "1"]
+    assert main(["plan", "--shape", "qwen3.6-35b-a3b", *limits]) == 0
+    table = capsys.readouterr().out
+    for part in (
+        "CUDA context",
+        "backbone",
+        "head",
+        "KV page pool",
+        "recurrent state",
+        "workspace",
+        "expert slots",
+        "a layer",
+        "pinned host RAM",
+        "free",
+    ):
+        assert part in table
+    assert main(["plan", "--shape", "qwen3.6-35b-a3b", *limits, "--json"]) == 0
+    report = last_json(capsys.readouterr().out)
+    assert report["gpu_memory_limit"] == 6000 * 2**20
+    assert len(report["slots_per_layer"]) == 40  # type: ignore[arg-type]
+
+
+def test_plan_of_a_folder(tiny_model_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", str(tiny_model_dir), "--gpu-memory-limit", "1GB", "--json"]) == 0
+    assert last_json(capsys.readouterr().out)["slots_per_layer"] == [8, 8, 8]
+
+
+def test_a_plan_that_does_not_fit_names_the_number(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--shape", "qwen3.6-35b-a3b", "--max-num-seqs", "8"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: 8 sequences of 8192 tokens with backbone_dtype fp16 need ")
+    assert "use backbone_dtype int8 or max_num_seqs <= " in error
+
+
+@pytest.mark.parametrize("names", [[], ["models/demo-moe", "--shape", "qwen3-30b-a3b"]])
+def test_plan_wants_one_model(names: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *names]) == 1
+    assert "one of the two" in capsys.readouterr().err
+
+
 def test_protocol_and_parser_need_no_torch() -> None:
     """Other processes import the vocabulary without paying for torch."""
     code = (
         "import sys, inference.protocol, inference.tool_parser, inference.sampling_params, "
-        "inference.errors, inference.config, inference.tokenizer\n"
+        "inference.errors, inference.config, inference.tokenizer, inference.memory_plan, "
+        "inference.plan_table, inference.gpu_arguments\n"
         "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
