@@ -76,7 +76,8 @@ def create_app(
     app = Flask(__name__, static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = MAX_BODY_BYTES
     app.url_map.strict_slashes = False
-    for routes in (callback.blueprint(receiver), admin.blueprint(api), ops.blueprint(client)):
-        app.register_blueprint(routes)
+    app.register_blueprint(callback.blueprint(receiver))
+    app.register_blueprint(admin.blueprint(api))
+    app.register_blueprint(ops.blueprint(client, (settings.metrics_token, settings.admin_token)))
     register(app)
     return app

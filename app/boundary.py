@@ -6,6 +6,7 @@ Knows no endpoint.
 
 from __future__ import annotations
 
+import hmac
 import json
 import logging
 import uuid
@@ -28,6 +29,14 @@ def read_body() -> bytes:
     body = request.get_data(cache=False)
     request.stream.read(1)
     return body
+
+
+def has_bearer(*tokens: str) -> bool:
+    """True when the current request carries one of ``tokens`` that is not ""; in constant time."""
+    scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+    sent = given.strip().encode("latin-1", "replace")
+    matches = [hmac.compare_digest(sent, token.encode()) for token in tokens if token]
+    return scheme.lower() == "bearer" and any(matches)
 
 
 def json_response(payload: dict[str, Any], status: int) -> Response:

@@ -1,6 +1,6 @@
-"""What an operator's monitoring asks: is the process alive, and can it serve.
+"""What an operator's monitoring asks: is the process alive, can it serve, what does it count.
 
-Owns ``/healthz``, ``/readyz`` and ``/``, which names the two. Knows nothing of messages.
+Owns ``/healthz``, ``/readyz``, ``/metrics`` and ``/``, which names them. Knows nothing of messages.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass
 import redis
 from flask import Blueprint, Response, jsonify
 
+from app import exposition
+from app.boundary import error_json, has_bearer
 from app.store.presence import alive
 
 
@@ -36,14 +38,16 @@ def readiness(client: redis.Redis) -> Readiness:
     return Readiness(redis=True, turn_workers=workers)
 
 
-def blueprint(client: redis.Redis) -> Blueprint:
-    """``GET /healthz`` (200 while the process answers) and ``GET /readyz`` (200 or 503)."""
+def blueprint(client: redis.Redis, metrics_tokens: tuple[str, ...]) -> Blueprint:
+    """``GET /healthz`` (200 while the process answers), ``GET /readyz`` (200 or 503) and
+    ``GET /metrics`` for those who send one of ``metrics_tokens`` as bearer."""
     routes = Blueprint("ops", __name__)
 
     @routes.get("/")
     def index() -> Response:
         return Response(
-            "胡同网关在运行。存活检查 /healthz，就绪检查 /readyz。\n", mimetype="text/plain"
+            "胡同网关在运行。存活检查 /healthz，就绪检查 /readyz，指标 /metrics。\n",
+            mimetype="text/plain",
         )
 
     @routes.get("/healthz")
@@ -54,5 +58,13 @@ def blueprint(client: redis.Redis) -> Blueprint:
     def readyz() -> tuple[Response, int]:
         state = readiness(client)
         return jsonify(ready=state.ready, **asdict(state)), 200 if state.ready else 503
+
+    @routes.get("/metrics")
+    def metrics() -> Response:
+        if not has_bearer(*metrics_tokens):
+            return error_json(
+                401, "unauthorized", "send Authorization: Bearer <METRICS_TOKEN or ADMIN_TOKEN>"
+            )
+        return Response(exposition.text(client), content_type=exposition.CONTENT_TYPE)
 
     return routes

@@ -129,6 +129,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("WECOM_API_BASE", "https://qyapi.weixin.qq.com", "企业微信 API 地址", _url),
     Setting("REDIS_URL", "", "Redis 地址；空则 make demo 自带一个", secret=True),
     Setting("ADMIN_TOKEN", "", "管理接口的令牌；空则管理接口关闭", secret=True),
+    Setting("METRICS_TOKEN", "", "监控抓取 /metrics 的令牌；空则只认 ADMIN_TOKEN", secret=True),
     Setting("HUTONG_HOST", "127.0.0.1", "网关监听地址"),
     Setting("HUTONG_PORT", "8080", "网关监听端口", _whole(1, 65535)),
     Setting("HUTONG_DATA_DIR", "var", "运行数据目录（Redis AOF、演示库、索引）", _path),
@@ -181,6 +182,7 @@ class Settings:
     wecom_api_base: str
     redis_url: str
     admin_token: str
+    metrics_token: str
     host: str
     port: int
     data_dir: Path

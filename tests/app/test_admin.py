@@ -82,7 +82,7 @@ def test_tokens_are_compared_in_constant_time(
         compared.append((one, other))
         return one == other
 
-    monkeypatch.setattr("app.admin.hmac.compare_digest", record)
+    monkeypatch.setattr("app.boundary.hmac.compare_digest", record)
     http.get("/admin/turns/x", headers=BEARER)
     assert compared == [(ADMIN_TOKEN.encode(), ADMIN_TOKEN.encode())]
 
