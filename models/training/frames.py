@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from models.training import free_slots, lexicon, periods
 from models.training.periods import Period
 from models.training.templates import Template
+from models.training.thresholds import threshold
 
 Filter = tuple[str, str]
 SALES_KINDS: tuple[periods.Kind, ...] = (
-    "none", "year", "quarter", "month", "half", "months", "years", "days", "day",
+    "none", "year", "quarter", "month", "half", "months", "years", "days", "day", "dates",
 )  # fmt: skip
 _PERIOD_KINDS: dict[str, tuple[periods.Kind, ...]] = {
     "yoy": ("year", "quarter", "quarter", "month", "half"),
@@ -44,6 +45,19 @@ _NAMED = {
 _VARIANT_METRIC = {"amount": "销售额", "orders": "订单数", "quantity": "销量", "units": "销量",
                    "aov": "客单价", "order": "客单价", "price": "均价", "avgprice": "均价"}  # fmt: skip  # noqa: E501
 _METRIC_WEIGHTS = {"销售额": 50, "销量": 22, "订单数": 16, "客单价": 8, "均价": 4}
+EXCLUDE_SHARE = 0.06
+"""Part of the scopes that leave something out instead of naming it."""
+_MAY_EXCLUDE = (
+    "total", "top", "bottom", "group", "trend", "average", "having", "share", "distinct",
+)  # fmt: skip
+_WITHOUT = {
+    "zh": (("剔除", "的"), ("剔除", "后的"), ("除了", "之外的"), ("除", "以外的"), ("不含", "的"), ("不算", "的"),  # noqa: E501
+           ("排除", "的"), ("去掉", "后"), ("扣除", "后的"), ("不包括", "的"), ("刨去", "的"), ("抛开", "的"),  # noqa: E501
+           ("除", "外"), ("不计", "的")),
+    "en": (("excluding ", ""), ("without ", ""), ("except ", ""), ("not counting ", ""),
+           ("leaving out ", ""), ("other than ", "")),
+}  # fmt: skip
+"""(before, after) the value that does not count."""
 _GRAINS = ("month", "quarter", "year")
 _SUMMED = re.compile(r"合计|[总共]|贡献|累计|加起来|total|sum|contribut|altogether|combined")
 _MEASURED = re.compile(r"\{n\}[个款名家位项种类条笔单大件强]")
@@ -52,7 +66,8 @@ _ZH_N = "零一二三四五六七八九十"
 
 @dataclass(frozen=True)
 class Frame:
-    """What is asked. ``threshold`` is (operator, SQL number); ``values`` belong to ``dim``."""
+    """What is asked. ``threshold`` is (operator, SQL number); ``values`` belong to ``dim``;
+    ``excluded`` are values of columns that do not count."""
 
     intent: str
     lang: str
@@ -68,6 +83,7 @@ class Frame:
     chart: str = ""
     dim2: str = ""
     period2: Period = periods.NONE
+    excluded: tuple[Filter, ...] = ()
 
     def filter_value(self, column: str) -> str:
         """The value that ``column`` is restricted to, or ''."""
@@ -93,6 +109,7 @@ class Filler:
     chart: str = ""
     dim2: str = ""
     period2: Period = periods.NONE
+    excluded: tuple[Filter, ...] = ()
     said: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -120,7 +137,7 @@ class Filler:
         return Frame(
             self.template.intent, self.lang, self.template.tag,
             self.metric, self.dim, filters, self.period, self.grain, self.limit, self.threshold,
-            tuple(self.values), self.chart, self.dim2, self.period2,
+            tuple(self.values), self.chart, self.dim2, self.period2, self.excluded,
         )  # fmt: skip
 
     def _order(self, slots: set[str]) -> list[str]:
@@ -248,6 +265,8 @@ class Filler:
             taken |= set(_scope_weights()) - {"region"}
         elif self.template.intent == "returns":
             taken |= set(_scope_weights()) - {"product_name"}
+        if self.template.intent in _MAY_EXCLUDE and self.rng.random() < EXCLUDE_SHARE:
+            return self._without(taken)
         chosen: list[str] = []
         for _ in range(count):
             weights = {c: w for c, w in _scope_weights().items() if c not in taken}
@@ -260,6 +279,23 @@ class Filler:
         for column in chosen:
             self.filters[column] = lexicon.member(self.rng, column)
         return scope_phrase(self.rng, {c: self.filters[c] for c in chosen}, self.lang)
+
+    def _without(self, taken: set[str]) -> str:
+        """Everything but one value or two: 剔除抖音的, 不含手机和平板的."""
+        weights = {c: w for c, w in _scope_weights().items() if c not in taken - {self.dim}}
+        if not weights:
+            return ""
+        column = _pick(self.rng, weights)
+        count = 2 if column in lexicon.VALUES and self.rng.random() < 0.2 else 1
+        values: dict[str, None] = {}
+        while len(values) < count:
+            values[lexicon.member(self.rng, column)] = None
+        self.excluded = tuple((column, value) for value in values)
+        said = (" and " if self.lang == "en" else self.rng.choice("和、")).join(
+            say(self.rng, column, value, self.lang) for value in values
+        )
+        before, after = self.rng.choice(_WITHOUT[self.lang])
+        return f"{before}{said}{after}"
 
     def _period(self, slots: set[str]) -> str:
         kinds = self.period_kinds
@@ -355,29 +391,6 @@ def _grain_of(text: str) -> str:
     if re.search(r"逐年|每年|历年|按年|各年|年度|yearly|each year|annual", text):
         return "year"
     return "month" if re.search(r"月|month", text) else ""
-
-
-def threshold(rng: random.Random, lang: str, metric: str) -> tuple[str, str]:
-    """A figure as people say it, and the same as SQL, never multiplied out."""
-    if metric in ("客单价", "均价") or (metric != "销售额" and rng.random() < 0.6):
-        number = rng.choice(
-            (rng.randint(1, 99) * 100, rng.randint(11, 9999), rng.randint(1, 9) * 1000)
-        )
-        return str(number), str(number)
-    number = rng.choice((
-        str(rng.randint(1, 9) * 10), str(rng.randint(1, 9) * 100), str(rng.randint(1, 999)),
-        str(rng.randint(1, 99)), f"{rng.randint(1, 99)}.{rng.randint(1, 9)}",
-    ))  # fmt: skip
-    if lang == "en":
-        unit, factor = rng.choice((("k", 1000), (" thousand", 1000), (" million", 1000000),
-                                   ("m", 1000000), ("万", 10000)))  # fmt: skip
-    else:
-        unit, factor = rng.choice((("万", 10000),) * 7 + (("万元", 10000), ("w", 10000), ("W", 10000),  # noqa: E501
-                                   ("千", 1000), ("亿", 100000000)))  # fmt: skip
-    if rng.random() < 0.12:
-        plain = str(rng.randint(1, 999) * 1000)
-        return plain, plain
-    return f"{number}{unit}", f"{number}*{factor}"
 
 
 def tidy(text: str, lang: str) -> str:

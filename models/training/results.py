@@ -17,7 +17,8 @@ from models.training.sql import Column, Query
 from tools.base import Value
 from tools.numbers import format_number
 
-SHOWN_ROWS = 20
+SHOWN_ROWS = 12
+"""What the SQL tool shows today. A quarter of the results shows 20, as it once did."""
 EMPTY = "0行，没有符合条件的数据"
 
 
@@ -29,16 +30,21 @@ class Result:
     rows: tuple[tuple[Value, ...], ...]
     cells: tuple[tuple[str, ...], ...]
     content: str
+    cut: bool = False
+    """Whether rows were left out of ``content``."""
 
 
-def shown(columns: tuple[str, ...], rows: tuple[tuple[Value, ...], ...]) -> Result:
+def shown(
+    columns: tuple[str, ...], rows: tuple[tuple[Value, ...], ...], limit: int = SHOWN_ROWS
+) -> Result:
     """Format rows as the SQL tool does."""
     if not rows:
         return Result(columns, (), (), EMPTY)
     cells = tuple(tuple(format_number(value) for value in row) for row in rows)
-    lines = ["|".join(columns), *("|".join(row) for row in cells[:SHOWN_ROWS])]
-    lines.append(f"{'…' if len(rows) > SHOWN_ROWS else ''}共{len(rows)}行")
-    return Result(columns, rows, cells, "\n".join(lines))
+    lines = ["|".join(columns), *("|".join(row) for row in cells[:limit])]
+    cut = len(rows) > limit
+    lines.append(f"{'…' if cut else ''}共{len(rows)}行")
+    return Result(columns, rows, cells, "\n".join(lines), cut)
 
 
 def invent(rng: random.Random, frame: Frame, query: Query) -> Result:
@@ -56,7 +62,7 @@ def invent(rng: random.Random, frame: Frame, query: Query) -> Result:
     else:
         rows = [tuple(_value(rng, column, scale) for column in query.columns) for _ in range(count)]
         rows = _consistent(rng, frame, query, rows)
-    return shown(columns, tuple(rows))
+    return shown(columns, tuple(rows), 20 if rng.random() < 0.25 else SHOWN_ROWS)
 
 
 def _row_count(rng: random.Random, frame: Frame, query: Query) -> int:
@@ -156,6 +162,8 @@ def _consistent(
         for row in rows:
             distinct.setdefault(row[0] if query.shape == "rows" else row, row)
         rows = list(distinct.values())
+    left_out = {value for column, value in frame.excluded if column == first.ref}
+    rows = [row for row in rows if row[0] not in left_out] or rows
     if frame.intent == "compare" and frame.values:
         rows = [(value, *row[1:]) for value, row in zip(frame.values, rows * 2, strict=False)]
     if query.shape == "spans":

@@ -11,7 +11,7 @@ from models.training import records, schema_jitter
 from models.training.frames import Frame
 from models.training.lexicon import DIMS, METRICS
 from models.training.periods import Period
-from models.training.sql_parts import Column, Query, quote, time_step, where
+from models.training.sql_parts import Column, Query, quote, time_step, where, without
 
 
 def build(frame: Frame) -> Query:
@@ -137,6 +137,7 @@ def _growth(frame: Frame) -> Query:
 
 def _filters_only(frame: Frame) -> str:
     conditions = [f"{column}={quote(value)}" for column, value in frame.filters]
+    conditions += without(frame)
     return " WHERE " + " AND ".join(conditions) if conditions else ""
 
 

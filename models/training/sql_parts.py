@@ -43,9 +43,18 @@ def where(
     """`` WHERE ...`` with filters in fixed order, then time; empty when nothing restricts."""
     filters = [f"{column}={quote(value)}" for column, value in frame.filters
                if not only or column == only]  # fmt: skip
+    filters += without(frame)
     time = (frame.period if period is None else period).conditions()
     conditions = [*extra, *filters, *time]
     return " WHERE " + " AND ".join(conditions) if conditions else ""
+
+
+def without(frame: Frame) -> list[str]:
+    """Conditions of what the frame leaves out: one value, or several of one column."""
+    values = [quote(value) for _, value in frame.excluded]
+    if len(values) > 1:
+        return [f"{frame.excluded[0][0]} NOT IN ({','.join(values)})"]
+    return [f"{frame.excluded[0][0]}<>{values[0]}"] if values else []
 
 
 def time_step(frame: Frame) -> tuple[str, str, Column]:

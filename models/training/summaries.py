@@ -9,7 +9,7 @@ import random
 
 from models.training import lexicon
 from models.training.frames import Frame
-from models.training.results import SHOWN_ROWS, Result
+from models.training.results import Result
 from models.training.sql import Query
 
 _UNITS = {"销售额": "元", "销量": "件", "订单数": "单", "客单价": "元", "均价": "元", "退货数量": "件",  # noqa: E501
@@ -64,6 +64,11 @@ def scope(frame: Frame, lang: str) -> str:
         word = f"{value}区" if column == "region" and known else f"{value}渠道" if (
             column == "channel" and known and value != "门店") else value  # fmt: skip
         words.append(word if lang == "zh" else value)
+    if frame.excluded:
+        left_out = [value for _, value in frame.excluded]
+        words.append(
+            f"除{'、'.join(left_out)}外" if lang == "zh" else f"all but {' and '.join(left_out)}"
+        )
     return "".join(words) if lang == "zh" else ", ".join(words)
 
 
@@ -190,7 +195,7 @@ def _time(rng: random.Random, frame: Frame, query: Query, result: Result) -> str
     where = place(frame)
     first, last = result.cells[0], result.cells[-1]
     del rng
-    if len(result.cells) > SHOWN_ROWS:
+    if result.cut:
         return f"{where}{title}共{len(result.rows)}个时间点，第1个是{step(first[0], ref)}，为{_cell(query, first, 1)}。"  # noqa: E501
     return (f"{where}{title}从{step(first[0], ref)}的{_cell(query, first, 1)}到{step(last[0], ref)}的"  # noqa: E501
             f"{_cell(query, last, 1)}，共{len(result.rows)}个时间点。")  # fmt: skip
@@ -252,7 +257,7 @@ def _english(rng: random.Random, frame: Frame, query: Query, result: Result) -> 
         return (f"{_capital(said[0])} {first[0]}, {said[1]} {first[1]}, {said[2]} {first[2]}%"
                 f"{where}.")  # fmt: skip
     if query.shape == "time":
-        if count > SHOWN_ROWS:
+        if result.cut:
             return f"{_capital(said[1])}{where} has {count} points; the first is {first[1]} ({first[0]})."  # noqa: E501
         return (f"{_capital(said[1])}{where} went from {first[1]} ({first[0]}) to {last[1]} "
                 f"({last[0]}).")  # fmt: skip

@@ -96,7 +96,8 @@ def query_turn(rng: random.Random, question: str, frame: Frame, chart: str | Non
 def has_names(frame: Frame) -> bool:
     """Whether the question holds names that must be copied letter by letter."""
     free = ("product_name", "customer", "salesperson", "city")
-    return any(c in free for c, _ in frame.filters) or bool(frame.values and frame.dim in free)
+    named = any(c in free for c, _ in (*frame.filters, *frame.excluded))
+    return named or bool(frame.values and frame.dim in free)
 
 
 def sql_call(text: str, chart: str, content: str, *, trained: bool = True) -> Call:

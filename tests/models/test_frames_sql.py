@@ -87,7 +87,7 @@ def test_thresholds_are_never_multiplied_out():
 
 
 def lexicon_threshold(rng):
-    from models.training.frames import threshold
+    from models.training.thresholds import threshold
 
     return threshold(rng, "zh", "销售额")
 
