@@ -46,6 +46,15 @@ __device__ __forceinline__ unsigned short float_to_half(float value) {
     return bits;
 }
 
+// 16 bytes from a 16-byte aligned address.
+__device__ __forceinline__ uint4 load_16(const void* address) {
+    return *reinterpret_cast<const uint4*>(address);
+}
+
+__device__ __forceinline__ void store_16(void* address, uint4 value) {
+    *reinterpret_cast<uint4*>(address) = value;
+}
+
 // d += a @ b of one warp: a 16 x 16 (row-major) and b 16 x 8 (column-major) of halves, d fp32.
 // With group = lane / 4 and pair = lane % 4, a lane holds
 //   a[0], a[1]: rows group, group + 8 at columns 2 pair, 2 pair + 1 (low half first);
@@ -88,15 +97,6 @@ __device__ __forceinline__ unsigned float2_to_half2(float low, float high) {
 
 __device__ __forceinline__ float bf16_to_float(unsigned short bits) {
     return __uint_as_float(static_cast<unsigned>(bits) << 16);
-}
-
-// 16 bytes from a 16-byte aligned address.
-__device__ __forceinline__ uint4 load_16(const void* address) {
-    return *reinterpret_cast<const uint4*>(address);
-}
-
-__device__ __forceinline__ void store_16(void* address, uint4 value) {
-    *reinterpret_cast<uint4*>(address) = value;
 }
 
 // Sum over the warp, the same in every lane.
