@@ -1,4 +1,4 @@
-"""Reads AWQ (GEMM) checkpoints of Qwen3-MoE into dense tensors under the stock names.
+"""Reads AWQ (GEMM) checkpoints of Qwen3-MoE and Qwen3.5-MoE into dense tensors under the stock names.
 
 Owns the names and shapes of an AWQ file; the bit order is autoawq's own code. autoawq 0.2.9 can
 neither load nor quantise this model class on transformers 5 (docs/decisions/0002), but its
@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from inference.checkpoint import format as layout
+from inference.checkpoint.source import stock_name
 from inference.errors import ConfigMismatchError, DamagedFileError, MissingFileError
 
 _EXPERT = re.compile(r"^(model\.layers\.\d+\.mlp\.experts)\.(\d+)\.(gate|up|down)_proj\.weight$")
@@ -80,7 +81,9 @@ def _tensors(source: Path) -> Iterator[tuple[str, Tensor]]:
         try:
             with safe_open(shard, framework="pt") as opened:
                 for name in opened.keys():  # noqa: SIM118 - not a dict
-                    yield name, opened.get_tensor(name)
+                    stock = stock_name(name)
+                    if stock is not None:
+                        yield stock, opened.get_tensor(name)
         except SafetensorError as error:
             raise DamagedFileError(shard, str(error), "download the file again") from error
 

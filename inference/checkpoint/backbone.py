@@ -70,6 +70,17 @@ def routed_layers(config: Any) -> list[int]:
     ]
 
 
+def backbone_shapes(config: Any) -> dict[str, tuple[int, ...]]:
+    """Stock name -> shape of every tensor of the backbone file, a tied head left out."""
+    shapes = {
+        name: tuple(tensor.shape)
+        for name, tensor in _build(config, torch.float16).state_dict().items()
+    }
+    if _tied(config):
+        del shapes[_HEAD]
+    return shapes
+
+
 def load_backbone(
     model_dir: Path,
     *,

@@ -76,13 +76,13 @@ def _round(groups: Tensor, scale: Tensor) -> Tensor:
 def pack(q: Tensor) -> Tensor:
     """Pack integers -8..7 ``[rows, columns]`` into int32 words ``[rows, columns/8]``."""
     nibbles = (q.to(torch.int64) + 8).reshape(q.shape[0], -1, NIBBLES_PER_WORD)
-    words = (nibbles << _SHIFTS.to(torch.int64)).sum(-1)
+    words = (nibbles << _SHIFTS.to(q.device, torch.int64)).sum(-1)
     return torch.where(words >= 2**31, words - 2**32, words).to(torch.int32)
 
 
 def unpack(qweight: Tensor) -> Tensor:
     """Integers -8..7 as int32 ``[rows, columns]`` from words ``[rows, columns/8]``."""
-    nibbles = (qweight.unsqueeze(-1) >> _SHIFTS) & 0xF
+    nibbles = (qweight.unsqueeze(-1) >> _SHIFTS.to(qweight.device)) & 0xF
     return (nibbles - 8).flatten(-2)
 
 

@@ -22,6 +22,14 @@ TINY = ModelShape(
     num_experts_per_tok=2,
     moe_intermediate_size=32,
 )
+TINY_HYBRID = ModelShape(
+    **{
+        **vars(TINY),
+        "architecture": "qwen3_5_moe",
+        "num_hidden_layers": 4,
+        "tie_word_embeddings": False,
+    }
+)
 
 
 def dequantised_stock_model(shape: ModelShape, *, seed: int = 0) -> Any:
@@ -41,6 +49,12 @@ def dequantised_stock_model(shape: ModelShape, *, seed: int = 0) -> Any:
 def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A complete folder of a tiny model; tests must not change it."""
     return write_random_model(tmp_path_factory.mktemp("tiny"), TINY)
+
+
+@pytest.fixture(scope="session")
+def tiny_hybrid_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same of a tiny Qwen3.5-MoE: three recurrent layers, one of attention."""
+    return write_random_model(tmp_path_factory.mktemp("tiny-hybrid"), TINY_HYBRID)
 
 
 @pytest.fixture(autouse=True)
