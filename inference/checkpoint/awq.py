@@ -1,4 +1,4 @@
-"""Reads AWQ (GEMM) checkpoints of Qwen3-MoE and Qwen3.5-MoE into dense tensors under the stock names.
+"""Reads AWQ (GEMM) checkpoints of both architectures into dense tensors under the stock names.
 
 Owns the names and shapes of an AWQ file; the bit order is autoawq's own code. autoawq 0.2.9 can
 neither load nor quantise this model class on transformers 5 (docs/decisions/0002), but its
