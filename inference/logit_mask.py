@@ -38,6 +38,14 @@ class LogitMask(Protocol):
         """Set forbidden entries of ``logits`` [vocab_size] to -inf, in place."""
         ...
 
+    def packed(self, vocab_size: int) -> Tensor:
+        """The same mask as int32 words [ceil(vocab_size / 32)], before logits are known.
+
+        Bit ``i`` of word ``w`` allows token ``32w + i``. Not to be modified; the same object
+        comes back as long as the mask did not change.
+        """
+        ...
+
     def accept(self, token_id: int) -> None:
         """Take note of the token that was chosen or forced."""
         ...
@@ -152,19 +160,35 @@ class ToolCallMask:
         self._specials = frozenset(tokenizer.special_ids.values())
         self._num_tokens = tokenizer.vocab_size
         self._forbidden: dict[str, Tensor] = {}
+        self._packed: dict[tuple[str, int], Tensor] = {}
         self._bits: np.ndarray[Any, np.dtype[np.uint8]] | None = None
 
     def apply(self, logits: Tensor) -> None:
         """See ``LogitMask``."""
-        if self._matcher is not None and self._apply_grammar(logits):
+        size = logits.shape[0]
+        bits = self._grammar_bits(size)
+        if bits is not None:
+            allowed = np.unpackbits(bits, count=size, bitorder="little")
+            logits.masked_fill_(torch.from_numpy(allowed == 0), -torch.inf)
             return
-        key = self._state + ("+" if self._may_think else "")
-        forbidden = self._forbidden.get(key)
-        if forbidden is None:
-            forbidden = self._forbidden[key] = self._forbidden_ids()
-        logits.index_fill_(0, forbidden, -torch.inf)
-        if logits.shape[0] > self._num_tokens:
+        logits.index_fill_(0, self._forbidden_now(), -torch.inf)
+        if size > self._num_tokens:
             logits[self._num_tokens :] = -torch.inf
+
+    def packed(self, vocab_size: int) -> Tensor:
+        """See ``LogitMask``."""
+        bits = self._grammar_bits(vocab_size)
+        if bits is not None:
+            return torch.from_numpy(bits.copy().view(np.int32))
+        key = (self._key, vocab_size)
+        packed = self._packed.get(key)
+        if packed is None:
+            allowed = np.zeros(32 * ((vocab_size + 31) // 32), np.uint8)
+            allowed[: min(vocab_size, self._num_tokens)] = 1
+            allowed[self._forbidden_now().numpy()] = 0
+            words = np.packbits(allowed, bitorder="little").view(np.int32)
+            packed = self._packed[key] = torch.from_numpy(words)
+        return packed
 
     def accept(self, token_id: int) -> None:
         """See ``LogitMask``."""
@@ -194,24 +218,35 @@ class ToolCallMask:
         self._matcher = None
         self._compiler.count_failure(reason)
 
-    def _apply_grammar(self, logits: Tensor) -> bool:
-        """Mask by the grammar; False when it failed and the caller must mask otherwise."""
+    def _grammar_bits(self, vocab_size: int) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
+        """The grammar's mask, valid until the next call; ``None`` without a (working) grammar."""
+        if self._matcher is None:
+            return None
         if self._bits is None:
-            self._bits = np.zeros(4 * ((logits.shape[0] + 31) // 32), np.uint8)
+            self._bits = np.zeros(4 * ((vocab_size + 31) // 32), np.uint8)
         try:
             self._matcher.unsafe_compute_mask_ptr(self._bits.ctypes.data, self._bits.nbytes)
         except (ValueError, RuntimeError) as error:
             self._give_up(str(error))
-            return False
+            return None
         if self._matcher.is_error():
             self._give_up(str(self._matcher.get_error()))
-            return False
-        allowed = np.unpackbits(self._bits, count=logits.shape[0], bitorder="little")
-        if not allowed.any():
+            return None
+        if not self._bits.any():
             self._give_up("no token is allowed")
-            return False
-        logits.masked_fill_(torch.from_numpy(allowed == 0), -torch.inf)
-        return True
+            return None
+        return self._bits
+
+    @property
+    def _key(self) -> str:
+        return self._state + ("+" if self._may_think else "")
+
+    def _forbidden_now(self) -> Tensor:
+        """Ids that may not be written outside a grammar."""
+        forbidden = self._forbidden.get(self._key)
+        if forbidden is None:
+            forbidden = self._forbidden[self._key] = self._forbidden_ids()
+        return forbidden
 
     def _forbidden_ids(self) -> Tensor:
         control = self._control

@@ -8,28 +8,33 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from inference.engine.kv_cache import PrefixCache
+from inference.engine.logits import DenseLogits, Logits
 from inference.engine.model_runner import ModelRunner
 from inference.engine.scheduler import Prefill, Scheduler
 from inference.engine.sequence import Sequence
-from inference.errors import InferenceError
+from inference.errors import GPUOutOfMemoryError, InferenceError
 from inference.logit_mask import ControlTokens
 from inference.outputs import RequestOutput
 from inference.protocol import FinishReason
+
+if TYPE_CHECKING:  # the CPU path must not need the packages of the GPU
+    from inference.engine.gpu_runner import GpuModelRunner
 
 logger = logging.getLogger(__name__)
 
 
 class LLMEngine:
-    """Continuous batching over a ``ModelRunner``."""
+    """Continuous batching over a runner, on the CPU or on a GPU."""
 
     def __init__(
         self,
-        runner: ModelRunner,
+        runner: ModelRunner | GpuModelRunner,
         control: ControlTokens,
         *,
         prefix_cache_bytes: int,
@@ -62,14 +67,21 @@ class LLMEngine:
         if batch is None:
             return
         self.num_steps += 1
-        if isinstance(batch, Prefill):
-            self._prefill(batch)
-        else:
-            self._decode(batch.sequences)
+        try:
+            if isinstance(batch, Prefill):
+                self._prefill(batch)
+            else:
+                self._decode(batch.sequences)
+        except GPUOutOfMemoryError as error:  # the others' pages and states are untouched
+            logger.error("requests failed: %s", error)
+            self._fail((batch.sequence,) if isinstance(batch, Prefill) else batch.sequences, error)
 
     def fail_all(self, error: InferenceError) -> None:
         """End every sequence with ``error``; slots are freed, nothing of them is cached."""
-        for sequence in self.scheduler.unfinished():
+        self._fail(self.scheduler.unfinished(), error)
+
+    def _fail(self, sequences: Iterable[Sequence], error: InferenceError) -> None:
+        for sequence in sequences:
             self.scheduler.discard(sequence)
             sequence.error = error
             sequence.finished.set()
@@ -77,33 +89,47 @@ class LLMEngine:
     def _prefill(self, batch: Prefill) -> None:
         sequence = batch.sequence
         ids = sequence.token_ids[batch.start : batch.end]
-        logits = self.runner.prefill(ids, sequence.slot, batch.start)
+        logits = self._run_prefill(ids, sequence, batch)
         sequence.num_computed_tokens = batch.end
         self.num_prefill_tokens += len(ids)
         if sequence.is_prefilled:
             self.prefix_cache.store(sequence.token_ids, sequence.slot)
             self._next_token(sequence, logits)
 
-    def _decode(self, sequences: tuple[Sequence, ...]) -> None:
-        logits = self.runner.decode(
-            [sequence.token_ids[-1] for sequence in sequences],
-            [sequence.slot for sequence in sequences],
-            [len(sequence) - 1 for sequence in sequences],
-        )
-        self.num_decode_tokens += len(sequences)
-        for row, sequence in enumerate(sequences):
-            sequence.num_computed_tokens = len(sequence)
-            self._next_token(sequence, logits[row])
+    def _run_prefill(self, ids: list[int], sequence: Sequence, batch: Prefill) -> Logits:
+        runner = self.runner
+        if isinstance(runner, ModelRunner):
+            return DenseLogits(runner.prefill(ids, sequence.slot, batch.start), sequence.mask)
+        last = batch.end == sequence.num_prompt_tokens
+        mask = sequence.mask.packed(runner.vocab_size) if last else None
+        return runner.prefill(ids, sequence.slot, batch.start, mask)
 
-    def _next_token(self, sequence: Sequence, logits: Tensor) -> None:
+    def _decode(self, sequences: tuple[Sequence, ...]) -> None:
+        rows = self._run_decode(sequences)
+        self.num_decode_tokens += len(sequences)
+        for sequence, logits in zip(sequences, rows, strict=True):
+            sequence.num_computed_tokens = len(sequence)
+            self._next_token(sequence, logits)
+
+    def _run_decode(self, sequences: tuple[Sequence, ...]) -> list[Logits]:
+        runner = self.runner
+        ids = [sequence.token_ids[-1] for sequence in sequences]
+        slots = [sequence.slot for sequence in sequences]
+        positions = [len(sequence) - 1 for sequence in sequences]
+        if isinstance(runner, ModelRunner):
+            logits = runner.decode(ids, slots, positions)
+            return [DenseLogits(logits[row], each.mask) for row, each in enumerate(sequences)]
+        masks = [sequence.mask.packed(runner.vocab_size) for sequence in sequences]
+        return list(runner.decode(ids, slots, positions, masks))
+
+    def _next_token(self, sequence: Sequence, logits: Logits) -> None:
         parser = sequence.parser
         if parser.thinking and parser.thinking_tokens >= sequence.max_thinking_tokens:
             token_id = self._control.think_end
             assert token_id is not None
             sequence.sampler.note(token_id)
         else:
-            sequence.mask.apply(logits)
-            token_id = sequence.sampler.sample(logits)
+            token_id = sequence.sampler.choose(logits)
         sequence.mask.accept(token_id)
         sequence.token_ids.append(token_id)
         if sequence.first_token_s is None:

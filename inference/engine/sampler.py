@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from inference.config import ResolvedSampling
+from inference.engine.logits import Candidates, Logits
 
 _SHORT_LIST = 256
 
@@ -26,13 +27,27 @@ class Sampler:
         self._seen = set(prompt_ids) if sampling.repetition_penalty != 1.0 else set()
         self._generated: set[int] = set()
 
+    def choose(self, logits: Logits) -> int:
+        """Choose a token; the whole row is read only when the candidates cannot decide."""
+        listed = logits.candidates
+        best = None if listed is None else self._best(listed)
+        if best is None:
+            return self.sample(logits.row())
+        values, ids = best
+        if self._sampling.temperature == 0:
+            return self._note(int(ids[0]))
+        return self._draw(values / self._sampling.temperature, ids)
+
     def sample(self, logits: Tensor) -> int:
         """Choose a token from ``logits`` fp32 [vocab_size], which may be modified."""
-        sampling = self._sampling
         self._penalise(logits)
-        if sampling.temperature == 0:
+        if self._sampling.temperature == 0:
             return self._note(int(logits.argmax()))
-        values, ids = self._candidates(logits / sampling.temperature)
+        return self._draw(*self._candidates(logits / self._sampling.temperature))
+
+    def _draw(self, values: Tensor, ids: Tensor) -> int:
+        """Draw from ``values``, scaled logits in falling order, after top-p and min-p."""
+        sampling = self._sampling
         probabilities = torch.softmax(values, dim=-1)
         keep = torch.ones_like(probabilities, dtype=torch.bool)
         if sampling.top_p < 1.0:
@@ -47,6 +62,31 @@ class Sampler:
         choice = int(torch.searchsorted(cumulative, point, right=True))
         last = int(keep.nonzero()[-1])
         return self._note(int(ids[min(choice, last)]))
+
+    def _best(self, listed: Candidates) -> tuple[Tensor, Tensor] | None:
+        """The top-k (greedy: top-1) after penalties, or ``None`` when the list cannot tell.
+
+        Entries outside the list are at most its last value, and penalties that only lower
+        scores keep it so: what stays above that value after penalties is exact.
+        """
+        sampling, values, ids = self._sampling, listed.values, listed.ids
+        needed = 1 if sampling.temperature == 0 else sampling.top_k
+        if not 0 < needed <= values.shape[0]:
+            return None
+        if not self._has_penalties():
+            return values[:needed], ids[:needed]
+        if sampling.repetition_penalty < 1.0 or sampling.presence_penalty < 0.0:
+            return None
+        floor = float(values[-1])
+        values = values.clone()
+        self._penalise(values, ids.tolist())
+        values, order = torch.sort(values, descending=True, stable=True)
+        ids = ids[order]
+        if float(values[needed - 1]) <= floor > -torch.inf:
+            return None
+        if sampling.temperature == 0:  # the lowest id among equals, as argmax has it
+            return values[:1], ids[values == values[0]].min().reshape(1)
+        return values[:needed], ids[:needed]
 
     def _candidates(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Logits in falling order with their ids, cut to top-k.
@@ -65,16 +105,25 @@ class Sampler:
                 return torch.cat([values, rest.reshape(1)]), torch.cat([ids, ids[-1:]])
         return torch.sort(logits, descending=True)
 
-    def _penalise(self, logits: Tensor) -> None:
+    def _has_penalties(self) -> bool:
+        """Whether any penalty applies by now."""
+        sampling = self._sampling
+        return bool(
+            (sampling.repetition_penalty != 1.0 and self._seen)
+            or (sampling.presence_penalty != 0.0 and self._generated)
+        )
+
+    def _penalise(self, logits: Tensor, token_ids: Sequence[int] | None = None) -> None:
+        """Apply penalties in place; ``token_ids`` names the entries, ``None``: entry = id."""
         sampling = self._sampling
         if sampling.repetition_penalty != 1.0 and self._seen:
-            ids = torch.tensor(list(self._seen))
-            seen = logits[ids]
-            logits[ids] = torch.where(
+            index = _places(self._seen, token_ids)
+            seen = logits[index]
+            logits[index] = torch.where(
                 seen < 0, seen * sampling.repetition_penalty, seen / sampling.repetition_penalty
             )
         if sampling.presence_penalty != 0.0 and self._generated:
-            logits[torch.tensor(list(self._generated))] -= sampling.presence_penalty
+            logits[_places(self._generated, token_ids)] -= sampling.presence_penalty
 
     def _note(self, token_id: int) -> int:
         self.note(token_id)
@@ -85,3 +134,11 @@ class Sampler:
         self._generated.add(token_id)
         if self._sampling.repetition_penalty != 1.0:
             self._seen.add(token_id)
+
+
+def _places(wanted: set[int], token_ids: Sequence[int] | None) -> Tensor:
+    """Where the ``wanted`` tokens lie among ``token_ids``."""
+    if token_ids is None:
+        return torch.tensor(list(wanted), dtype=torch.int64)
+    places = [place for place, token_id in enumerate(token_ids) if token_id in wanted]
+    return torch.tensor(places, dtype=torch.int64)

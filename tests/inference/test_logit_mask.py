@@ -73,9 +73,15 @@ def new_mask(
 
 
 def allowed(mask: ToolCallMask) -> set[int]:
+    """Ids the mask allows; both forms of the mask must agree."""
     logits = torch.zeros(VOCAB)
     mask.apply(logits)
-    return set(torch.isfinite(logits).nonzero().flatten().tolist())
+    ids = set(torch.isfinite(logits).nonzero().flatten().tolist())
+    words = mask.packed(VOCAB)
+    assert words.dtype is torch.int32
+    assert words.shape == ((VOCAB + 31) // 32,)
+    assert ids == {i for i in range(VOCAB) if int(words[i // 32]) >> (i % 32) & 1}
+    return ids
 
 
 def start_call(mask: ToolCallMask, control: ControlTokens) -> None:
@@ -256,3 +262,27 @@ def test_no_tools_have_no_grammar() -> None:
         tool_call_grammar((), 4)
     with pytest.raises(GrammarError):
         tool_call_grammar(TOOLS, None)
+
+
+def test_the_packed_mask_is_the_same_object_until_it_changes(
+    tokenizer: Tokenizer, control: ControlTokens, compiler: GrammarCompiler
+) -> None:
+    mask = new_mask(tokenizer, control, compiler, may_think=False)
+    before = mask.packed(VOCAB)
+    mask.accept(tokenizer.encode("a")[0])
+    assert mask.packed(VOCAB) is before
+    start_call(mask, control)
+    inside = mask.packed(VOCAB)
+    assert not torch.equal(inside, before)
+    kept = inside.clone()
+    mask.accept(tokenizer.encode("\n")[0])
+    assert not torch.equal(mask.packed(VOCAB), kept)
+    assert torch.equal(inside, kept)  # an older mask is not overwritten
+
+
+def test_a_vocabulary_that_is_no_multiple_of_32_is_packed(
+    tokenizer: Tokenizer, control: ControlTokens, compiler: GrammarCompiler
+) -> None:
+    words = new_mask(tokenizer, control, compiler).packed(tokenizer.vocab_size + 70)
+    assert words.shape == ((tokenizer.vocab_size + 70 + 31) // 32,)
+    assert int(words[-1]) == int(words[-2]) == 0  # ids without a token
