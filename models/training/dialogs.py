@@ -30,6 +30,10 @@ WEIGHTS: dict[str, float] = {
     "help": 1.5, "thanks": 1.2, "clarify": 3.5, "out_of_scope": 5, "refuse_write": 3.5,
     "refuse_injection": 3.5,
 }  # fmt: skip
+DOUBLED = ("total", "top", "bottom", "share", "yoy", "mom", "target", "returns", "inventory",
+           "distinct", "average", "staff", "doc", "calc", "refuse_write",
+           "out_of_scope")  # fmt: skip
+"""What the second question of a message may be."""
 BY_TAG = ("calc", "sql_python", "http")
 """Intents whose kinds differ in what is called: rare kinds are drawn as often as common ones."""
 NO_SCHEMA = ("calc", "doc", "http", "report", "greet", "help", "thanks", "clarify",
@@ -37,6 +41,13 @@ NO_SCHEMA = ("calc", "doc", "http", "report", "greet", "help", "thanks", "clarif
 """Intents that read no schema; rarer where the schema is the point."""
 FOLLOW_SHARE = 0.2
 """Part of the dialogs that end in a follow-up."""
+FOLLOW_WEIGHTS: dict[str, float] = {
+    "follow_scope": 20, "follow_period": 24, "follow_metric": 12, "follow_n": 14, "follow_dim": 18,
+    "follow_chart": 8, "follow_both": 12, "follow_it": 16,
+}  # fmt: skip
+"""How often each kind of edit is asked for, where it makes sense."""
+DOUBLE_SHARE = 0.03
+"""Part of the other questions that ask for two things at once."""
 HISTORY_SHARE = 0.1
 """Part of the other dialogs that begin with a finished turn about something else."""
 ENGLISH_SHARE = 0.2
@@ -164,6 +175,8 @@ class Sampler:
         if template is None:
             return None
         last = turns.make(self._rng, template, prompt.today)
+        if not intents and template.intent in turns.SQL_INTENTS and self._mode == "train":
+            last = self._doubled(last, prompt, lang)
         if not intents and self._rng.random() < HISTORY_SHARE:
             other = self._template(self._train, prompt, lang, ())
             if other is not None:
@@ -171,6 +184,20 @@ class Sampler:
                 if sum(len(call.content) for call in before.calls) < 300:
                     return (before, last)
         return (last,)
+
+    def _doubled(self, first: Turn, prompt: Prompt, lang: str) -> Turn:
+        """Now and then a second question in the same message; both are answered, in order."""
+        if self._rng.random() > DOUBLE_SHARE or first.frame is None:
+            return first
+        template = self._template(self._train, prompt, lang, DOUBLED)
+        other = template and turns.make(self._rng, template, prompt.today)
+        size = sum(len(call.content) for turn in (first, other) if turn for call in turn.calls)
+        if other is None or size > 400 or not self._allowed(other):
+            return first
+        return turns.joined(self._rng, first, other, lang)
+
+    def _allowed(self, turn: Turn) -> bool:
+        return turn.frame is None or not combinations.held_out(turn.frame)
 
     def _followed(
         self, prompt: Prompt, lang: str, intents: tuple[str, ...]
@@ -182,13 +209,20 @@ class Sampler:
         made = [turns.make(rng, base, prompt.today)]
         for _ in range(2 if rng.random() < 0.25 else 1):
             frame = made[-1].frame
-            choices = [t for (code, intent), group in self._asked.items()
-                       if code == lang and intent.startswith("follow")
-                       and (not intents or intent in intents) for t in _one_each(rng, group)
-                       if frame is not None and followups.fits(t, frame)]  # fmt: skip
+            choices = {}
+            for (code, intent), group in self._asked.items():
+                if code != lang or intent not in (intents or FOLLOW_WEIGHTS) or frame is None:
+                    continue
+                if intent in FOLLOW_WEIGHTS and (
+                    fitting := [t for t in _one_each(rng, group) if followups.fits(t, frame)]
+                ):
+                    choices[intent] = fitting
             if frame is None or not choices:
                 break
-            turn = followups.follow(rng, rng.choice(choices), frame, prompt.today)
+            weights = [FOLLOW_WEIGHTS[intent] for intent in choices]
+            chosen = _by_tag(rng, rng.choices(tuple(choices.values()), weights)[0])
+            frame = followups.about(chosen, made[-1])
+            turn = frame and followups.follow(rng, chosen, frame, prompt.today)
             if turn is None:
                 break
             made.append(turn)
@@ -216,6 +250,12 @@ class Sampler:
             tag = self._rng.choice(sorted({template.tag for template in group}))
             group = tuple(template for template in group if template.tag == tag)
         return self._rng.choice(group)
+
+
+def _by_tag(rng: random.Random, fitting: list[Template]) -> Template:
+    """One of them; the plain kind as often as all others together."""
+    plain = [t for t in fitting if not t.tag]
+    return rng.choice(plain if plain and rng.random() < 0.5 else fitting)
 
 
 def _one_each(rng: random.Random, group: tuple[Template, ...]) -> list[Template]:

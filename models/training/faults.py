@@ -1,4 +1,8 @@
-"""A query that fails and the error it gets, so that the model learns to correct itself."""
+"""A query that fails and the error it gets, so that the model learns to correct itself.
+
+Owns mistakes in names, and names that people ask for but the data does not hold: the SQL tool
+then names those that come near.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,8 @@ import random
 import re
 from collections.abc import Callable
 from typing import Any
+
+from models.training import lexicon
 
 _WRONG = {"quantity": "qty", "price": "amount", "region": "area", "category": "type",
           "product_name": "product", "channel": "platform", "salesperson": "seller",
@@ -30,3 +36,28 @@ def faulty(rng: random.Random, sql: str, chart: str, call: Callable[..., Any]) -
     return call(
         sql.replace(" FROM ", " FORM ", 1), chart, "错误: SQL语法错误，在“FORM”附近", trained=False
     )
+
+
+def misnamed(rng: random.Random, name: str) -> str:
+    """A name as somebody remembers it: a letter wrong, left out or added."""
+    at = rng.randrange(len(name))
+    draw = rng.random()
+    if draw < 0.4 and len(name) > 2:
+        return name[:at] + name[at + 1 :]
+    if draw < 0.7:
+        return name[:at] + rng.choice(lexicon.HANZI) + name[at + 1 :]
+    if draw < 0.85 and at < len(name) - 1:
+        return name[:at] + name[at + 1] + name[at] + name[at + 2 :]
+    return name[:at] + rng.choice(lexicon.HANZI) + name[at:]
+
+
+def near_names(rng: random.Random, title: str, said: str, right: str) -> str:
+    """The SQL tool's words about a name that does not exist; ``right`` stands first."""
+    others = [misnamed(rng, right) for _ in range(rng.choice((0, 0, 1, 1, 2)))]
+    shown = "、".join(dict.fromkeys((right, *others)))
+    return f"错误: {title}没有“{said[:20]}”，相近的有：{shown}"
+
+
+def listed(title: str, said: str, values: tuple[str, ...]) -> str:
+    """The SQL tool's words about a value that is none of a few."""
+    return f"错误: {title}没有“{said[:20]}”，有：{'/'.join(sorted(values))}"

@@ -25,7 +25,11 @@ _CHARTS = {"bar": "bar", "line": "line", "share": "share", "none": "none"}
 def fits(template: Template, frame: Frame) -> bool:
     """Whether this follow-up makes sense after this question."""
     intent, tag = template.intent, template.tag
+    if intent == "follow_it":
+        return _subject(frame) == tag
     if frame.intent not in BASES or frame.dim2 or frame.values or frame.kind in ("peak", "low"):
+        return False
+    if frame.excluded and intent in ("follow_scope", "follow_both", "follow_dim"):
         return False
     ranked = frame.intent in ("top", "bottom") and frame.limit > 1
     rules = {
@@ -47,7 +51,43 @@ def fits(template: Template, frame: Frame) -> bool:
         return bool(frame.filters)
     if intent == "follow_period" and tag == "all":
         return frame.period.kind != "none"
+    if intent == "follow_period" and tag in ("year_ago", "before", "after"):
+        kinds = (
+            ("quarter", "month") if tag != "year_ago" else ("quarter", "month", "half", "months")
+        )
+        return frame.period.kind in kinds and frame.intent != "trend"
+    if intent == "follow_both":
+        return frame.intent in ("total", "top", "bottom", "group") and (
+            ranked or "{n}" not in template.text)  # fmt: skip
     return True
+
+
+_THINGS = {"product_name": "thing", "salesperson": "person", "customer": "company"}
+
+
+def _subject(frame: Frame) -> str:
+    """What a pronoun in the next question means: a thing, a person, a company or nothing."""
+    named = [column for column, _ in frame.filters if column in _THINGS]
+    if frame.intent in ("top", "bottom") and frame.limit == 1 and not frame.dim2 and not named:
+        return _THINGS.get(frame.dim, "")
+    if frame.intent == "total" and len(named) == 1:
+        return _THINGS[named[0]]
+    return ""
+
+
+def about(template: Template, turn: Turn) -> Frame | None:
+    """The frame a pronoun question edits: a total of the thing that the last answer names."""
+    frame = turn.frame
+    if frame is None or frame.intent == "total" or template.intent != "follow_it":
+        return frame
+    lines = turn.calls[-1].content.split("\n")
+    if len(lines) < 3:
+        return None
+    filters = dict(frame.filters) | {frame.dim: lines[1].split("|")[0]}
+    if frame.dim == "product_name":
+        filters.pop("category", None)
+    ordered = tuple((c, filters[c]) for c in sorted(filters, key=lexicon.rank))
+    return replace(frame, intent="total", kind="", dim="", limit=0, filters=ordered)
 
 
 def follow(
@@ -61,11 +101,15 @@ def follow(
             "year", "years")  # fmt: skip
         if last.grain == "year":
             filler.period_kinds = ("years",)
-    elif template.intent == "follow_period":
+    elif template.intent in ("follow_period", "follow_both", "follow_it"):
         filler.period_kinds = tuple(k for k in periods.Kind.__args__ if k != "none")
+        if template.intent != "follow_period":
+            filler.period_kinds = ("year", "quarter", "month", "half", "months")
     if "{value}" in template.text:
         free = [c for c in ("region", "region", "category", "channel", "salesperson", "customer")
                 if c != last.dim]  # fmt: skip
+        if template.intent == "follow_it":
+            free = ["region", "channel"]
         free += [c for c in lexicon.DIMS if c not in lexicon.BASE_DIMS and c != last.dim]
         used = [column for column, _ in last.filters if column in free]
         filler.dim = rng.choice(used if used and rng.random() < 0.7 else free)
@@ -74,6 +118,12 @@ def follow(
         free = [c for c in lexicon.DIMS if c not in taken]
         filler.dim = rng.choice(free)
     question, asked = filler.fill()
+    if template.intent in ("follow_both", "follow_it"):
+        edited = _several(template, last, asked, filler)
+        if edited is None or edited == last:
+            return None
+        turn = query_turn(rng, question, replace(edited, lang=template.lang))
+        return replace(turn, intent=template.intent)
     chart: str | None = None
     if template.intent == "follow_chart":
         frame = last
@@ -87,6 +137,34 @@ def follow(
     return replace(turn, intent=template.intent)
 
 
+def _several(
+    template: Template, last: Frame, asked: Frame, filler: Filler
+) -> Frame | None:  # fmt: skip
+    """Every edit whose slot the template has, and what its kind says."""
+    edited, slots = last, template.slots
+    if "value" in slots:
+        filters = dict(last.filters) | {filler.dim: asked.values[0]}
+        if filler.dim == "product_name":
+            filters.pop("category", None)
+        if filler.dim == "category" and "product_name" in filters:
+            return None
+        ordered = tuple((c, filters[c]) for c in sorted(filters, key=lexicon.rank))
+        edited = replace(edited, filters=ordered)
+    if "period" in slots:
+        edited = replace(edited, period=asked.period)
+    if "metric" in slots:
+        edited = replace(edited, metric=asked.metric)
+    if "n" in slots:
+        edited = replace(edited, limit=asked.limit)
+    if slots & {"dim", "dims"}:
+        if filler.dim in dict(edited.filters) or edited.intent == "trend":
+            return None
+        intent = edited.intent if edited.limit > 1 else "group"
+        edited = replace(edited, intent=intent, dim=filler.dim, grain="",
+                         limit=edited.limit if intent != "group" else 0)  # fmt: skip
+    return edited
+
+
 def _edit(
     template: Template, last: Frame, asked: Frame, filler: Filler, question: str
 ) -> Frame | None:
@@ -97,6 +175,10 @@ def _edit(
                 return replace(last, filters=())
             value = asked.values[0] if asked.values else ""
             filters = dict(last.filters)
+            if tag == "without":
+                if filler.dim in filters:
+                    return None
+                return replace(last, excluded=((filler.dim, value),))
             if filler.dim == "product_name":
                 filters.pop("category", None)
             filters[filler.dim] = value
@@ -109,7 +191,9 @@ def _edit(
         case "follow_n":
             return _ranking(tag, last, asked, question)
         case "follow_period":
-            return replace(last, period=periods.NONE if tag == "all" else asked.period)
+            moved = {"year_ago": last.period.year_before(), "before": last.period.previous(),
+                     "after": last.period.following(), "all": periods.NONE}  # fmt: skip
+            return replace(last, period=moved.get(tag, asked.period))
         case "follow_dim":
             return _breakdown(tag, last, asked, filler)
     return None

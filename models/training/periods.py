@@ -127,6 +127,15 @@ class Period:
             return replace(self, part=self.part - 1)
         return replace(self, year=self.year - 1, part=size)
 
+    def following(self) -> Period:
+        """The span just after: for a year, quarter, half or month."""
+        size = {"quarter": 4, "month": 12, "half": 2}.get(self.kind)
+        if size is None:
+            return replace(self, year=self.year + 1)
+        if self.part < size:
+            return replace(self, part=self.part + 1)
+        return replace(self, year=self.year + 1, part=1)
+
     @property
     def one_year(self) -> bool:
         """Whether all of it lies in one named year."""

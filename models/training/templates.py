@@ -26,7 +26,7 @@ INTENTS = (
     "distinct", "having", "peak_month", "low_month", "target", "price", "list", "returns", "inventory", "staff", "customers",  # noqa: E501
     "calc", "sql_python", "doc", "http", "report", "greet", "help", "clarify", "out_of_scope",
     "refuse_write", "refuse_injection", "thanks", "follow_scope", "follow_metric", "follow_n",
-    "follow_period", "follow_dim", "follow_chart",
+    "follow_period", "follow_dim", "follow_chart", "follow_both", "follow_it",
 )  # fmt: skip
 _BY_LENGTH = sorted(INTENTS, key=len, reverse=True)
 _SLOT = re.compile(r"\{(\w+)\}")

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from models.training import calc, documents, faults, noise, results, sql, summaries
+from models.training import calc, documents, faults, lexicon, noise, results, sql, summaries
 from models.training.frames import Filler, Frame, tidy
 from models.training.free_slots import CURRENCIES
 from models.training.lexicon import METRICS
@@ -36,6 +36,10 @@ TALK_INTENTS = (
     "refuse_write",
     "refuse_injection",
 )
+MISNAMED_SHARE = 0.06
+"""Part of the queries tried with a name that the data lacks, where the question names one."""
+_PLACES = ("海外", "中南", "华西", "港澳", "浙江", "上海", "四川", "拉美", "苏宁", "快手", "小红书",
+           "微店", "冰箱", "相机", "车载", "图书", "美妆", "唯品会", "直营店")  # fmt: skip
 TOOL_OF = {"calc": "python_exec", "doc": "search_docs", "http": "http_api", "report": "report"}
 
 
@@ -87,10 +91,58 @@ def query_turn(rng: random.Random, question: str, frame: Frame, chart: str | Non
     result = results.invent(rng, frame, query)
     call = sql_call(query.sql, kind, result.content)
     calls = (call,)
-    if rng.random() < 0.03:
-        calls = (faults.faulty(rng, query.sql, kind, sql_call), call)
     answer = summaries.answer(rng, frame, query, result)
-    return Turn(asked, calls, answer, frame.intent, frame)
+    turn = Turn(asked, calls, answer, frame.intent, frame)
+    if rng.random() < 0.03:
+        return replace(turn, calls=(faults.faulty(rng, query.sql, kind, sql_call), call))
+    if rng.random() < MISNAMED_SHARE:
+        return _misnamed(rng, turn)
+    return turn
+
+
+def _misnamed(rng: random.Random, turn: Turn) -> Turn:
+    """The turn asked with a name or value that the data lacks, where it names one.
+
+    A name is asked for again by the first near one; for one of a few values the user is asked.
+    """
+    assert turn.frame is not None
+    for column, value in turn.frame.filters:
+        title = lexicon.DIMS[column].alias if column in lexicon.DIMS else ""
+        if not title or value not in turn.question:
+            continue
+        few = column in lexicon.VALUES
+        wrong = rng.choice(_PLACES) if few else faults.misnamed(rng, value)
+        call = turn.calls[0]
+        tried = str(call.arguments["sql"]).replace(f"'{value}'", f"'{wrong}'")
+        if wrong in lexicon.VALUES.get(column, ()) or wrong == value:
+            continue
+        asked = turn.question.replace(value, wrong)
+        first = Call(call.name, dict(call.arguments) | {"sql": tried}, "")
+        if not few:
+            first = replace(first, content=faults.near_names(rng, title, wrong, value))
+            return replace(turn, question=asked, calls=(first, call))
+        values = tuple(lexicon.VALUES[column])
+        first = replace(first, content=faults.listed(title, wrong, values))
+        shown = "、".join(sorted(values))
+        answer = f"{title}里没有“{wrong}”，有：{shown}。请问要看哪一个？"
+        if turn.frame.lang == "en":
+            answer = f"There is no {wrong}; the data has {shown}. Which one do you mean?"
+        return Turn(asked, (first,), answer, turn.intent)
+    return turn
+
+
+def joined(rng: random.Random, first: Turn, second: Turn, lang: str) -> Turn:
+    """One message that asks both; the calls one after the other, the answers in one."""
+    between = {
+        "zh": ("，另外", "，还有", "；", "，顺便看下", "，再查下", "？还有", "？另外", "，以及",
+               "，然后", "。", "？", "，同时"),
+        "en": (", and ", "; also ", ". And ", "? Also, ", ", plus "),
+    }[lang]  # fmt: skip
+    opening = re.sub(r"[？?。.！!～~]+$", "", first.question)
+    question = opening + rng.choice(between) + second.question.lstrip()
+    gap = " " if lang == "en" else ""
+    answer = first.answer + gap + second.answer
+    return Turn(question, (*first.calls, *second.calls), answer, first.intent)
 
 
 def has_names(frame: Frame) -> bool:
