@@ -1,27 +1,26 @@
-"""Keys and values of running sequences, and copies of finished ones for prefix reuse.
+"""Keys and values of running sequences on the CPU.
 
-Owns the slots (one a running sequence) and the prefix cache. A prefix is always *copied* into
-a slot, never shared. Knows nothing of scheduling or of what the tokens mean.
+Owns the slots, one a running sequence. A prefix is always *copied* into a slot, never shared.
+Knows nothing of scheduling or of what the tokens mean.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
-Ids = np.ndarray[Any, np.dtype[np.int32]]
+from inference.engine.prefix_cache import PrefixCache as PrefixCache
+from inference.engine.prefix_cache import PrefixCacheStats as PrefixCacheStats
+from inference.engine.prefix_cache import SequenceSnapshot
 
 
 @dataclass(frozen=True)
 class KVShape:
-    """Geometry of the cache of one model."""
+    """Geometry of the cache of one model; ``num_layers`` counts those with attention."""
 
     num_layers: int
     num_kv_heads: int
@@ -40,6 +39,8 @@ class KVCache:
     Keys lie transposed, as the product with a query reads them (3.5x faster on the CPU at 800
     tokens). The views are made once; a step only slices them.
     """
+
+    prefix_sliceable = True
 
     def __init__(
         self,
@@ -77,33 +78,40 @@ class KVCache:
         assert slot not in self._free
         self._free.append(slot)
 
-    def read(self, slot: int, num_tokens: int) -> tuple[Tensor, Tensor]:
+    def snapshot_bytes(self, num_tokens: int) -> int:
+        """See ``SequenceCache``."""
+        return num_tokens * self.shape.bytes_per_token(self._keys.dtype)
+
+    def read(self, slot: int, num_tokens: int) -> SequenceSnapshot:
         """Copies of keys [num_layers, num_kv_heads, head_dim, num_tokens] and values
         [num_layers, num_kv_heads, num_tokens, head_dim].
         """
-        return (
-            self._keys[:, slot, :, :, :num_tokens].clone(),
-            self._values[:, slot, :, :num_tokens].clone(),
+        return SequenceSnapshot(
+            num_tokens,
+            (
+                self._keys[:, slot, :, :, :num_tokens].clone(),
+                self._values[:, slot, :, :num_tokens].clone(),
+            ),
         )
 
-    def write(self, slot: int, keys: Tensor, values: Tensor, num_tokens: int) -> None:
-        """Copy the first ``num_tokens`` of ``keys`` and ``values`` into a slot."""
+    def write(self, slot: int, snapshot: SequenceSnapshot, num_tokens: int) -> None:
+        """Copy keys and values of the first ``num_tokens`` tokens into a slot."""
+        keys, values = snapshot.tensors[:2]
         self._keys[:, slot, :, :, :num_tokens] = keys[:, :, :, :num_tokens]
         self._values[:, slot, :, :num_tokens] = values[:, :, :num_tokens]
 
+    def attention_layer(self, layer: int, slot: int, num_tokens: int) -> SlotLayer:
+        """One attention layer of a slot for transformers; ``num_tokens`` are in it already."""
+        keys, values = self._keys[layer, slot], self._values[layer, slot]
+        return SlotLayer(keys.transpose(1, 2), values, num_tokens)
+
     def for_transformers(self, slot: int, num_tokens: int) -> Cache:
         """A slot as the cache object of one stock forward; ``num_tokens`` are in it already."""
-        return Cache(
-            layers=[
-                _SlotLayer(
-                    self._keys[layer, slot].transpose(1, 2), self._values[layer, slot], num_tokens
-                )
-                for layer in range(self.shape.num_layers)
-            ]
-        )
+        layers = range(self.shape.num_layers)
+        return Cache(layers=[self.attention_layer(layer, slot, num_tokens) for layer in layers])
 
 
-class _SlotLayer(DynamicLayer):
+class SlotLayer(DynamicLayer):
     """One layer of one slot, written in place."""
 
     def __init__(self, keys: Tensor, values: Tensor, num_tokens: int) -> None:
@@ -130,92 +138,3 @@ class _SlotLayer(DynamicLayer):
     def get_seq_length(self) -> int:
         """Tokens stored so far."""
         return self._num_tokens
-
-
-@dataclass(frozen=True)
-class PrefixCacheStats:
-    """Counters of the prefix cache; ``tokens_reused`` of ``tokens_asked`` prompt tokens."""
-
-    entries: int
-    size_bytes: int
-    tokens_asked: int
-    tokens_reused: int
-
-
-@dataclass(frozen=True)
-class _Entry:
-    token_ids: Ids
-    keys: Tensor
-    values: Tensor
-    size_bytes: int
-
-
-class PrefixCache:
-    """Keys and values of past sequences, found by longest common prefix of token ids.
-
-    Bounded by ``capacity_bytes``; the entry used least recently goes first.
-    """
-
-    def __init__(self, kv_cache: KVCache, *, capacity_bytes: int, min_tokens: int = 8) -> None:
-        self._kv_cache = kv_cache
-        self._capacity_bytes = capacity_bytes
-        self._min_tokens = min_tokens
-        self._entries: OrderedDict[int, _Entry] = OrderedDict()
-        self._next_key = 0
-        self._size_bytes = self._tokens_asked = self._tokens_reused = 0
-
-    @property
-    def stats(self) -> PrefixCacheStats:
-        """A snapshot of the counters."""
-        return PrefixCacheStats(
-            len(self._entries), self._size_bytes, self._tokens_asked, self._tokens_reused
-        )
-
-    def restore(self, prompt_ids: Seq[int], slot: int) -> int:
-        """Copy the longest known prefix of ``prompt_ids`` into ``slot``; returns its length.
-
-        The last prompt token is never taken from the cache: its logits are needed.
-        """
-        wanted = np.asarray(prompt_ids, np.int32)
-        self._tokens_asked += len(wanted)
-        best_key, best_length = -1, 0
-        for key, entry in self._entries.items():
-            length = min(_common_prefix(wanted, entry.token_ids), len(wanted) - 1)
-            if length >= best_length:
-                best_key, best_length = key, length
-        if best_length < self._min_tokens:
-            return 0
-        entry = self._entries[best_key]
-        self._entries.move_to_end(best_key)
-        self._kv_cache.write(slot, entry.keys, entry.values, best_length)
-        self._tokens_reused += best_length
-        return best_length
-
-    def store(self, token_ids: Seq[int], slot: int) -> None:
-        """Keep a copy of ``slot`` under ``token_ids``, whose keys and values lie in it."""
-        ids = np.asarray(token_ids, np.int32)
-        size_bytes = len(ids) * self._kv_cache.shape.bytes_per_token(torch.float32)
-        if len(ids) < self._min_tokens or size_bytes > self._capacity_bytes:
-            return
-        for key, entry in list(self._entries.items()):
-            common = _common_prefix(ids, entry.token_ids)
-            if common == len(ids):
-                self._entries.move_to_end(key)
-                return
-            if common == len(entry.token_ids):
-                self._drop(key)
-        keys, values = self._kv_cache.read(slot, len(ids))
-        self._entries[self._next_key] = _Entry(ids, keys, values, size_bytes)
-        self._next_key += 1
-        self._size_bytes += size_bytes
-        while self._size_bytes > self._capacity_bytes:
-            self._drop(next(iter(self._entries)))
-
-    def _drop(self, key: int) -> None:
-        self._size_bytes -= self._entries.pop(key).size_bytes
-
-
-def _common_prefix(left: Ids, right: Ids) -> int:
-    length = min(len(left), len(right))
-    different = left[:length] != right[:length]
-    return int(different.argmax()) if different.any() else length

@@ -18,9 +18,33 @@ from torch import Tensor
 
 from inference.checkpoint.loader import LoadedModel
 from inference.engine.decode import Qwen3MoeDecode
+from inference.engine.hybrid_cache import HybridCache, RecurrentShape
 from inference.engine.kv_cache import KVCache, KVShape
 
 logger = logging.getLogger(__name__)
+
+
+def sequence_cache(config: Any, num_slots: int, max_model_len: int) -> KVCache:
+    """The cache that the layers of a transformers text config need."""
+    head_dim = getattr(config, "head_dim", None)
+    layer_types = getattr(config, "layer_types", None) or []
+    recurrent = "linear_attention" in layer_types
+    shape = KVShape(
+        num_layers=(
+            layer_types.count("full_attention") if recurrent else int(config.num_hidden_layers)
+        ),
+        num_kv_heads=config.num_key_value_heads,
+        head_dim=head_dim or config.hidden_size // config.num_attention_heads,
+    )
+    if not recurrent:
+        return KVCache(shape, num_slots=num_slots, max_model_len=max_model_len)
+    return HybridCache(
+        shape,
+        RecurrentShape.of(config),
+        layer_types,
+        num_slots=num_slots,
+        max_model_len=max_model_len,
+    )
 
 
 class ModelRunner:
@@ -28,16 +52,10 @@ class ModelRunner:
 
     def __init__(self, loaded: LoadedModel, *, max_num_seqs: int, max_model_len: int) -> None:
         config = loaded.config
-        head_dim = getattr(config, "head_dim", None)
-        shape = KVShape(
-            num_layers=config.num_hidden_layers,
-            num_kv_heads=config.num_key_value_heads,
-            head_dim=head_dim or config.hidden_size // config.num_attention_heads,
-        )
         self._model: Any = loaded.model
         self.expert_cache = loaded.cache
         self.vocab_size = int(config.vocab_size)
-        self.kv_cache = KVCache(shape, num_slots=max_num_seqs, max_model_len=max_model_len)
+        self.kv_cache = sequence_cache(config, max_num_seqs, max_model_len)
         # transformers 5.24 renamed the argument; 5.17 knows the old name only.
         parameters = inspect.signature(inspect.unwrap(type(self._model).forward)).parameters
         self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
@@ -51,7 +69,7 @@ class ModelRunner:
 
         Positions before ``start`` must lie in ``slot`` already.
         """
-        if len(token_ids) == 1:
+        if len(token_ids) == 1 and start > 0:
             return self.decode(token_ids, [slot], [start])[0]
         ids = torch.tensor([list(token_ids)])
         cache = {self._cache_argument: self.kv_cache.for_transformers(slot, start)}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from inference.engine.kv_cache import KVCache, PrefixCache
+from inference.engine.prefix_cache import PrefixCache, SequenceCache
 from inference.engine.sequence import Sequence, SequenceStatus
 
 
@@ -34,7 +34,7 @@ class Scheduler:
     """Continuous batching over at most as many sequences as the KV cache has slots."""
 
     def __init__(
-        self, kv_cache: KVCache, prefix_cache: PrefixCache, *, prefill_chunk_tokens: int
+        self, kv_cache: SequenceCache, prefix_cache: PrefixCache, *, prefill_chunk_tokens: int
     ) -> None:
         self._kv_cache = kv_cache
         self._prefix_cache = prefix_cache
@@ -42,6 +42,7 @@ class Scheduler:
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
         self._decode_next = False
+        self._boundaries: dict[int, int] = {}
 
     @property
     def num_waiting(self) -> int:
@@ -68,11 +69,21 @@ class Scheduler:
         decoding = tuple(seq for seq in self._running if seq.is_prefilled)
         if prefilling is not None and not (decoding and self._decode_next):
             self._decode_next = True
-            start = prefilling.num_computed_tokens
-            end = min(start + self._chunk, prefilling.num_prompt_tokens)
-            return Prefill(prefilling, start, end)
+            return self._next_chunk(prefilling)
         self._decode_next = False
         return Decode(decoding) if decoding else None
+
+    def _next_chunk(self, sequence: Sequence) -> Prefill:
+        """The next prompt tokens of ``sequence``, up to where a snapshot is to be taken."""
+        start = sequence.num_computed_tokens
+        end = min(start + self._chunk, sequence.num_prompt_tokens)
+        boundary = self._boundaries.get(sequence.sequence_id)
+        if boundary is not None and start < boundary:
+            return Prefill(sequence, start, min(end, boundary))
+        if boundary == start:
+            self._prefix_cache.store(sequence.token_ids[:boundary], sequence.slot)
+            del self._boundaries[sequence.sequence_id]
+        return Prefill(sequence, start, end)
 
     def finish(self, sequence: Sequence) -> None:
         """Take a sequence out; its computed tokens go to the prefix cache, its slot is freed."""
@@ -95,6 +106,7 @@ class Scheduler:
     def _release(self, sequence: Sequence) -> None:
         self._running.remove(sequence)
         self._kv_cache.free(sequence.slot)
+        self._boundaries.pop(sequence.sequence_id, None)
         sequence.slot = -1
 
     def _admit(self) -> None:
@@ -105,3 +117,6 @@ class Scheduler:
             self._running.append(sequence)
             cached = self._prefix_cache.restore(sequence.token_ids, sequence.slot)
             sequence.num_computed_tokens = sequence.num_cached_tokens = cached
+            boundary = self._prefix_cache.boundary(sequence.token_ids, cached)
+            if boundary is not None:
+                self._boundaries[sequence.sequence_id] = boundary

@@ -87,7 +87,9 @@ def test_prefill_in_chunks_equals_prefill_at_once(tiny_model_dir: Path) -> None:
     for start, end in ((0, 40), (40, 41), (41, 90)):
         chunked = runner.prefill(prompt[start:end], 1, start)
     assert torch.allclose(chunked, whole, atol=ATOL)
-    assert torch.allclose(runner.kv_cache.read(0, 90)[0], runner.kv_cache.read(1, 90)[0], atol=ATOL)
+    assert torch.allclose(
+        *(runner.kv_cache.read(slot, 90).tensors[0] for slot in (0, 1)), atol=ATOL
+    )
 
 
 def test_a_batch_of_different_lengths_equals_each_alone(tiny_model_dir: Path) -> None:
