@@ -4,7 +4,7 @@
 // A block owns one value head of one row and keeps its whole state [head_k_dim, head_v_dim] in
 // registers: four columns (16 bytes) a thread, the rows dealt out in turn. State and ring were
 // written by the step before; slots and positions are inputs of the whole step. So all of them
-// are read before grid_dependency_wait(), only `projected` after it.
+// are read before grid_dependency_wait(), only `projected` after it. Position 0 starts from zeros.
 #include "common.cuh"
 
 constexpr int THREADS = 256;
@@ -63,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
 #pragma unroll
     for (int i = 0; i < ROWS; ++i) {
         const int r = way + i * ways;
-        held[i] = way < ways && r < head_k_dim
+        held[i] = way < ways && r < head_k_dim && position > 0
                       ? as_floats(load_16(state + static_cast<long long>(r) * head_v_dim + column))
                       : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     }
@@ -78,7 +78,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         if (i >= head_k_dim) channel[c] += (num_k_heads - 1) * head_k_dim;
         if (i >= 2 * head_k_dim)
             channel[c] = 2 * num_k_heads * head_k_dim + head * head_v_dim + i - 2 * head_k_dim;
-        ring[c] = as_floats(load_16(conv_states + (slot * channels + channel[c]) * 4));
+        ring[c] = position > 0
+                      ? as_floats(load_16(conv_states + (slot * channels + channel[c]) * 4))
+                      : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         taps[c] = as_floats(load_16(conv_weight + channel[c] * 4));
     }
     const float rate = -expf(a_log[head]), bias = dt_bias[head];
@@ -97,9 +99,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
                           taps[c].y * entry(ring[c], position + 2) +
                           taps[c].z * entry(ring[c], position + 3) + taps[c].w * newest;
         shared[i] = silu(sum);  // query, key and value lie one after the other
-        // Heads that share a key head share its channels: the first of them writes.
-        if (i >= 2 * head_k_dim || head % group == 0)
-            conv_states[(slot * channels + channel[c]) * 4 + position % 4] = newest;
+        // Heads that share a key head share its channels: the first of them writes. A new
+        // sequence clears the entries that lie before it.
+        if (i < 2 * head_k_dim && head % group != 0) continue;
+        float* entries = conv_states + (slot * channels + channel[c]) * 4;
+        if (position == 0)
+            store_16(entries, make_uint4(__float_as_uint(newest), 0, 0, 0));
+        else
+            entries[position % 4] = newest;
     }
     __syncthreads();
 
