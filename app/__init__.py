@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from celery import Celery
     from flask import Flask
 
+    from app.metrics import Metrics
     from app.settings import Settings
 
 MAX_BODY_BYTES = 256 * 1024
@@ -24,6 +25,7 @@ def create_app(
     settings: Settings,
     redis_client: redis.Redis | None = None,
     celery_app: Celery | None = None,
+    metrics: Metrics | None = None,
 ) -> Flask:
     """The WSGI application. Opens no connection; the clients connect at their first use.
 
@@ -37,8 +39,9 @@ def create_app(
     from app.directory import departments_of
     from app.dispatch import Dispatcher, make_celery
     from app.intake import Intake, IntakeLimits
+    from app.metrics import totals
     from app.store.app_state import AppState
-    from app.store.gate import Counters, Gate
+    from app.store.gate import Gate
     from app.store.server import connect
     from app.store.turns import Turns
     from app.wecom.crypto import WeComCrypto
@@ -57,11 +60,12 @@ def create_app(
         ),
         IntakeLimits(settings.user_rate_per_min, settings.max_queued),
         departments_of(settings, client),
+        metrics,
     )
     crypto = WeComCrypto(
         settings.wecom_token, settings.wecom_encoding_aes_key, settings.wecom_corp_id
     )
-    receiver = callback.CallbackReceiver(crypto, settings.wecom_agent_id, intake)
+    receiver = callback.CallbackReceiver(crypto, settings.wecom_agent_id, intake, metrics=metrics)
     api = admin.AdminApi(
         admin_token=settings.admin_token,
         corp_id=settings.wecom_corp_id,
@@ -69,7 +73,7 @@ def create_app(
         intake=intake,
         turns=Turns(client),
         app_state=AppState(client),
-        counters=Counters(client),
+        counts=lambda: totals(client),
         gate=Gate(client),
     )
 

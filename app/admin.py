@@ -10,6 +10,7 @@ import json
 import logging
 import time
 import uuid
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from app.boundary import error_json, has_bearer, json_response, read_body
 from app.intake import Intake
 from app.log import fields
 from app.store.app_state import AppState
-from app.store.gate import Counters, Gate
+from app.store.gate import Gate
 from app.store.turns import Turn, Turns
 from app.wecom.message import InboundMessage, is_user_name
 from app.wecom.xml import strip_controls
@@ -106,7 +107,7 @@ class AdminApi:
     intake: Intake
     turns: Turns
     app_state: AppState
-    counters: Counters
+    counts: Callable[[], Mapping[str, float]]
     gate: Gate
 
     def authorize(self) -> None:
@@ -123,7 +124,7 @@ class AdminApi:
         return {
             "alerts": [{"app": app, **asdict(alert)} for app, alert in alerts.items()],
             "queued": self.gate.queued(),
-            "counters": dict(self.counters.read()),
+            "counters": dict(self.counts()),
         }
 
     def queue(self, message: TestMessage) -> str:

@@ -18,6 +18,7 @@ from flask import Blueprint, Response, request
 from app.boundary import read_body
 from app.intake import Intake
 from app.log import fields
+from app.metrics import Metrics
 from app.store.keys import DEDUPE_EXPIRY_S
 from app.wecom.crypto import WeComCrypto
 from app.wecom.errors import AgentIdError, CallbackError, MalformedError, StaleError
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 PATH = "/wecom/callback"
 FRESH_S = DEDUPE_EXPIRY_S / 2
+_RESULTS = {200: "taken", 400: "malformed", 403: "forbidden", 503: "unavailable"}
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,13 @@ class CallbackReceiver:
         agent_id: str,
         intake: Intake,
         clock: Callable[[], float] = time.time,
+        metrics: Metrics | None = None,
     ) -> None:
         self._crypto = crypto
         self._agent_id = agent_id
         self._intake = intake
         self._clock = clock
+        self._metrics = metrics or Metrics()
 
     def verify(self, query: Mapping[str, str]) -> Reply:
         """Answer WeCom's URL verification: 200 with the plaintext of ``echostr``, or 400, 403."""
@@ -70,6 +74,12 @@ class CallbackReceiver:
         200 once the message is safe (or needs no answer), 400 or 403 for what is not from WeCom
         or not for this app, and 503 only when Redis cannot take it: WeCom then delivers again.
         """
+        with self._metrics.timed("hutong_callback_seconds"):
+            reply = self._receive(query, body)
+        self._metrics.count("hutong_callbacks", result=_RESULTS[reply.status])
+        return reply
+
+    def _receive(self, query: Mapping[str, str], body: bytes) -> Reply:
         try:
             signature, timestamp, nonce = _signed(query)
             message = parse(self._crypto.decrypt(body, signature, timestamp, nonce))

@@ -19,9 +19,10 @@ import redis
 from app import replies
 from app.access import AccessPolicy, DepartmentsOf
 from app.log import fields
+from app.metrics import Metrics
 from app.plain_text import fold_full_width
 from app.store import keys
-from app.store.gate import Counters, Gate
+from app.store.gate import Gate
 from app.store.inbox import Inbox
 from app.wecom.message import InboundMessage
 
@@ -71,10 +72,11 @@ class Intake:
         policy: AccessPolicy | None = None,
         limits: IntakeLimits | None = None,
         departments_of: DepartmentsOf = nobody_knows,
+        metrics: Metrics | None = None,
     ) -> None:
         self._inbox = Inbox(client)
         self._gate = Gate(client)
-        self._counters = Counters(client)
+        self._metrics = metrics or Metrics()
         self._wake = wake
         self._deliver = deliver
         self._policy = policy or AccessPolicy()
@@ -87,8 +89,7 @@ class Intake:
         """Refuse, answer or queue ``message``. Raises ``redis.RedisError`` when it may not have
         been stored; a repeated call does no harm."""
         taken = self._take(message, turn_id, dry_run)
-        if taken.outcome == "refused":
-            self._counters.add("messages:refused", f"refused:{taken.reason}")
+        self._metrics.count("hutong_messages", outcome=taken.outcome, reason=taken.reason)
         logger.info(
             "duplicate ignored" if taken.outcome == "duplicate" else f"message {taken.outcome}",
             extra=fields(

@@ -167,6 +167,15 @@ def read(client: redis.Redis) -> list[Series]:
     ]
 
 
+def totals(client: redis.Redis) -> dict[str, float]:
+    """Counters for people, ``name{label,...}`` to value."""
+    return {
+        f"{series.metric.name}{{{','.join(series.labels)}}}": series.value
+        for series in read(client)
+        if series.metric.kind == "counter"
+    }
+
+
 def _series(metric: Metric, labels: tuple[str, ...], parts: Mapping[str, float]) -> Series:
     if metric.kind == "counter":
         return Series(metric, labels, parts.get("", 0.0))

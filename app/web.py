@@ -22,6 +22,7 @@ from gunicorn.glogging import Logger
 
 from app import create_app
 from app.log import fields
+from app.metrics import Metrics
 from app.settings import Settings, SettingsError
 from app.store.presence import Presence
 from app.store.server import connect
@@ -58,6 +59,7 @@ class _JsonLogger(Logger):  # type: ignore[misc]  # gunicorn is untyped
 class _Server(BaseApplication):  # type: ignore[misc]  # gunicorn is untyped
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._metrics: Metrics | None = None
         self._presence: Presence | None = None
         super().__init__()
 
@@ -84,16 +86,20 @@ class _Server(BaseApplication):  # type: ignore[misc]  # gunicorn is untyped
             self.cfg.set(name, value)
 
     def load(self) -> Flask:
-        return create_app(self._settings)
+        self._metrics = Metrics(connect(self._settings.redis_url, timeout_s=1.0))
+        return create_app(self._settings, metrics=self._metrics)
 
     def _worker_started(self, _worker: object) -> None:
         """In the child, after the fork."""
         self._presence = Presence(connect(self._settings.redis_url, timeout_s=1.0), "web")
         self._presence.__enter__()
+        assert self._metrics is not None, "load() ran in this child before"
+        self._metrics.__enter__()
 
     def _worker_ended(self, _arbiter: object, _worker: object) -> None:
-        if self._presence is not None:
+        if self._presence is not None and self._metrics is not None:
             self._presence.__exit__(None, None, None)
+            self._metrics.__exit__(None, None, None)
 
     def _announce(self, _arbiter: object) -> None:
         address = _address(self._settings.host, self._settings.port)

@@ -17,8 +17,8 @@ from typing import Protocol
 import redis
 
 from app.log import fields
+from app.metrics import Metrics
 from app.store.app_state import AppState
-from app.store.gate import Counters
 from app.store.keys import split_tag
 from app.store.lease import Lease, Leases
 from app.store.outbox import Outbox, Outcome, Part
@@ -73,10 +73,11 @@ class Sender:
         *,
         sleep: Callable[[float], None] = time.sleep,
         jitter: Callable[[], float] = random.random,
+        metrics: Metrics | None = None,
     ) -> None:
         self._outbox = Outbox(client)
         self._app = AppState(client)
-        self._counters = Counters(client)
+        self._metrics = metrics or Metrics()
         self._clients = clients
         self._limits = limits or DeliveryLimits()
         self._leases = Leases(client, "send", self._limits.lease_ttl_s)
@@ -127,18 +128,19 @@ class Sender:
             return False
         if claim.verdict == "ended":
             log.error("part given up", extra=fields(part_id=part.id, state=part.state))
-            self._counters.add("sends:given_up")
+            self._metrics.count("hutong_sends", state="given_up", errcode=0)
             return True
         if claim.verdict == "dropped":
-            self._counters.add(f"sends:dropped_{part.kind}")
+            self._metrics.count("hutong_sends", state="dropped", errcode=0)
             return True
         if claim.verdict != "claimed":
             return claim.verdict != "lost"
         user = split_tag(lease.tag).user
         sendable = replace(part, body=claim.body)
-        outcome = self._send(lease.tag, user, sendable, client, claim.duplicate_check)
+        with self._metrics.timed("hutong_send_seconds"):
+            outcome = self._send(lease.tag, user, sendable, client, claim.duplicate_check)
         settled = self._outbox.settle(lease, part, outcome)
-        self._counters.add(f"sends:{outcome.state}", f"sends:errcode:{outcome.errcode}")
+        self._metrics.count("hutong_sends", state=outcome.state, errcode=outcome.errcode)
         if outcome.state == "sent" and self._app.works(lease.tag):
             log.warning("sending works again", extra=fields(part_id=part.id))
         log.info(

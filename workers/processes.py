@@ -15,11 +15,12 @@ from contextlib import AbstractContextManager
 
 from app.dispatch import SEND_QUEUE, TURNS_QUEUE, Dispatcher, make_celery
 from app.log import fields
+from app.metrics import Metrics
 from app.settings import Settings
 from app.store.presence import Presence
 from app.store.server import connect
 from app.store.token_cache import RedisTokenCache
-from app.wecom.access_token import AccessToken
+from app.wecom.access_token import AccessToken, FetchedToken
 from app.wecom.client import TokenFetcher, WeComClient
 from workers.celery_app import make_app, serve
 from workers.delivery import Sender
@@ -51,7 +52,11 @@ def serve_turns(
 
     app = make_app(settings.redis_url)
     dispatcher = Dispatcher(app)
-    with connect(settings.redis_url) as client, build_agent(settings) as agent:
+    with (
+        connect(settings.redis_url) as client,
+        Metrics(client) as metrics,
+        build_agent(settings) as agent,
+    ):
         runner = TurnRunner(
             client,
             agent,
@@ -60,6 +65,7 @@ def serve_turns(
             on_reply=dispatcher.deliver,
             on_more=dispatcher.wake,
             on_broken=on_broken,
+            metrics=metrics,
         )
         register_wake(app, runner.drain)
         with Presence(client, "turns", lambda: {"model": settings.model_dir.name}):
@@ -74,15 +80,25 @@ def serve_sender(settings: Settings) -> int:
     corp_id, agent_id = settings.wecom_corp_id, settings.wecom_agent_id
     fetch = TokenFetcher(settings.wecom_api_base, corp_id, settings.wecom_corp_secret)
     app = make_app(settings.redis_url)
-    with connect(settings.redis_url) as client:
+    with connect(settings.redis_url) as client, Metrics(client) as metrics:
+
+        def refresh() -> FetchedToken:
+            result = "failed"
+            try:
+                token = fetch()
+                result = "ok"
+                return token
+            finally:
+                metrics.count("hutong_token_refreshes", result=result)
+
         wecom = WeComClient(
             settings.wecom_api_base,
             corp_id,
             agent_id,
             settings.wecom_corp_secret,
-            AccessToken(corp_id, agent_id, fetch, RedisTokenCache(client)),
+            AccessToken(corp_id, agent_id, refresh, RedisTokenCache(client)),
         )
-        sender = Sender(client, {(corp_id, agent_id): wecom})
+        sender = Sender(client, {(corp_id, agent_id): wecom}, metrics=metrics)
         register_deliver(app, sender.deliver)
         with Presence(client, "sender"):
             log.info("sender ready", extra=fields(threads=SEND_THREADS))
@@ -97,7 +113,12 @@ def serve_sweeper(settings: Settings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     times = SweepTimes(ack_after_s=settings.ack_after_s)
-    with connect(settings.redis_url) as client, Presence(client, "sweeper"):
+    with (
+        connect(settings.redis_url) as client,
+        Metrics(client) as metrics,
+        Presence(client, "sweeper"),
+    ):
         log.info("sweeper ready")
-        Sweeper(client, Dispatcher(make_celery(settings.redis_url)), times).run(stop)
+        dispatcher = Dispatcher(make_celery(settings.redis_url))
+        Sweeper(client, dispatcher, times, metrics).run(stop)
     return 0

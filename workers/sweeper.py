@@ -19,6 +19,7 @@ import redis
 
 from app.dispatch import SEND_QUEUE, TURNS_QUEUE, queue_key
 from app.log import fields
+from app.metrics import Metrics
 from app.store.app_state import AppState
 from app.store.inbox import Inbox
 from app.store.outbox import Outbox
@@ -60,10 +61,12 @@ class Sweeper:
         client: redis.Redis,
         wakes: Wakes,
         times: SweepTimes | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self._redis = client
         self._wakes = wakes
         self._times = times or SweepTimes()
+        self._metrics = metrics or Metrics()
         self._users = PendingIndex(client, "turn")
         self._outboxes = PendingIndex(client, "send")
         self._inbox = Inbox(client)
@@ -133,6 +136,7 @@ class Sweeper:
                 continue
             if index.mark_woken(user.tag, again_s):
                 room -= 1
+                self._metrics.count("hutong_wakes_repeated", queue=queue)
                 wake(user.tag)
 
     def _acknowledge(self, pending: Mapping[str, list[str]], now_s: float) -> None:

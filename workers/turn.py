@@ -18,6 +18,7 @@ from typing import Protocol
 import redis
 
 from app.log import fields
+from app.metrics import Metrics
 from app.plain_text import fold_full_width, has_words
 from app.store import keys
 from app.store.inbox import Inbox
@@ -31,6 +32,7 @@ from inference.protocol import Message
 from workers import replies
 from workers.agent.steps import AgentResult, Step
 from workers.agent.transcript import from_json, to_json
+from workers.step_metrics import count_step
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +87,7 @@ class TurnRunner:
         on_more: Callable[[str], object] = lambda tag: None,
         on_broken: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
+        metrics: Metrics | None = None,
     ) -> None:
         self._redis = client
         self._agent = agent
@@ -98,6 +101,7 @@ class TurnRunner:
         self._on_more = on_more
         self._on_broken = on_broken
         self._clock = clock
+        self._metrics = metrics or Metrics()
         self._broken = threading.Event()
 
     def drain(self, tag: str) -> None:
@@ -131,6 +135,10 @@ class TurnRunner:
             text = replies.PARKED.format(turn_id=turn_id)
             return self._end(lease, turn, _said("parked", text, turn.steps, "parked"))
         started = self._clock()
+        if begin.attempts > 1:
+            self._metrics.count("hutong_redeliveries")
+        wait_s = max(0.0, time.time() - turn.created_ms / 1000)
+        self._metrics.observe("hutong_turn_wait_seconds", wait_s)
         try:
             finish = self._reply(lease, turn)
         except InferenceError as error:
@@ -148,6 +156,8 @@ class TurnRunner:
         except Exception as error:  # noqa: BLE001 - the boundary of a turn
             finish = self._failed(turn, error)
         took_ms = int((self._clock() - started) * 1000)
+        self._metrics.count("hutong_turns", status=finish.status)
+        self._metrics.observe("hutong_turn_seconds", took_ms / 1000)
         log.info(
             "turn ended",
             extra=fields(
@@ -186,6 +196,7 @@ class TurnRunner:
 
         def on_step(step: Step) -> None:
             steps.append(step)
+            count_step(self._metrics, step)
             try:
                 self._turns.record_steps(lease, turn.id, _steps_json(steps))
             except redis.RedisError as error:

@@ -1,14 +1,11 @@
-"""What the gateway counts and remembers about who writes: rates, refusals, departments.
+"""What the gateway remembers about who writes: rates, refusals, departments.
 
 Owns the keys of these. Knows no rules: limits and answers are passed in.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-from collections.abc import Mapping
-from typing import cast
 
 import redis
 
@@ -22,7 +19,7 @@ _UNKNOWN_EXPIRY_S = 60
 
 
 class Gate:
-    """Counters and limits in front of the inbox."""
+    """The limits in front of the inbox."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._redis = client
@@ -40,26 +37,6 @@ class Gate:
     def tells_now(self, tag: str) -> bool:
         """True when the user was not told of a refusal within the last minute."""
         return bool(self._redis.set(UserKeys(tag).refused, b"1", nx=True, ex=TOLD_AGAIN_S))
-
-
-class Counters:
-    """How often things happened, since the store was made. Never holds names or texts."""
-
-    def __init__(self, client: redis.Redis) -> None:
-        self._redis = client
-
-    def add(self, *names: str) -> None:
-        """Count one of each. Never raises: a count must not cost a message."""
-        pipe = self._redis.pipeline(transaction=False)
-        for name in names:
-            pipe.hincrby(keys.COUNTERS, name, 1)
-        with contextlib.suppress(redis.RedisError):
-            pipe.execute()
-
-    def read(self) -> Mapping[str, int]:
-        """All counters by name."""
-        raw = cast("dict[bytes, bytes]", self._redis.hgetall(keys.COUNTERS))
-        return {name.decode(): int(value) for name, value in sorted(raw.items())}
 
 
 class DepartmentCache:

@@ -100,14 +100,13 @@ class Inbox:
         new = bool(taken) or first_id.decode() == turn_id
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.zadd(keys.PENDING_USERS, {tag: time.time()})
-            pipe.hincrby(keys.COUNTERS, f"messages:{'queued' if new else 'duplicate'}", 1)
             if new:
                 pipe.zadd(keys.QUEUE, {turn_id: now_ms}, nx=True)
                 pipe.zrank(keys.QUEUE, turn_id)
             else:
                 pipe.delete(keys.turn_index(turn_id))
             result = pipe.execute()
-        return Put(first_id.decode(), tag, not new, int(result[3] or 0) if new else 0)
+        return Put(first_id.decode(), tag, not new, int(result[2] or 0) if new else 0)
 
     def answer(
         self,
@@ -145,7 +144,6 @@ class Inbox:
         new = bool(taken) or first_id.decode() == turn_id
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.zadd(keys.PENDING_OUTBOXES, {tag: time.time()})
-            pipe.hincrby(keys.COUNTERS, f"messages:{'answered' if new else 'duplicate'}", 1)
             if stopped:
                 pipe.zrem(keys.QUEUE, stopped)
             if not new:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from werkzeug.test import TestResponse
 
 from app import MAX_BODY_BYTES, create_app, settings
+from app.metrics import Metrics
 from app.settings import Settings
 from app.store.app_state import AppState
 from app.store.keys import user_tag
@@ -248,6 +249,8 @@ def test_without_redis_503(configured: Settings, tmp_path: Path) -> None:
 def test_status_shows_what_to_mend_and_what_was_counted(
     http: FlaskClient, redis_client: redis.Redis
 ) -> None:
+    with Metrics(redis_client) as metrics:
+        metrics.count("hutong_messages", outcome="queued", reason="")
     tag = f"{CORP}:{AGENT}:zhangsan"
     AppState(redis_client).raise_alert(tag, 60020, "请把 203.0.113.7 加进企业可信IP", "203.0.113.7")
     http.post("/admin/test-message", headers=BEARER, json={"user": "zhangsan", "text": "一"})
@@ -255,5 +258,5 @@ def test_status_shows_what_to_mend_and_what_was_counted(
     (alert,) = shown["alerts"]
     assert (alert["app"], alert["errcode"]) == (f"{CORP}:{AGENT}", 60020)
     assert alert["allow_ip"] == "203.0.113.7"
-    assert (shown["queued"], shown["counters"]["messages:queued"]) == (1, 1)
+    assert (shown["queued"], shown["counters"]) == (1, {"hutong_messages{queued,}": 1})
     assert http.get("/admin/status").status_code == 401

@@ -10,8 +10,8 @@ import redis
 from app import replies
 from app.access import AccessPolicy, Group
 from app.intake import Intake, IntakeLimits, Taken
+from app.metrics import Metrics, totals
 from app.store import keys
-from app.store.gate import Counters
 from app.store.inbox import Inbox
 from app.store.keys import UserKeys
 from app.store.lease import Leases
@@ -35,10 +35,12 @@ class Desk:
     def __init__(self, client: redis.Redis, **options: object) -> None:
         self.client = client
         self.hints = Hints()
+        self.metrics = Metrics(client)
         self.intake = Intake(
             client,
             self.hints.woken.append,
             self.hints.delivered.append,
+            metrics=self.metrics,
             **options,  # type: ignore[arg-type]
         )
         self._sent = 0
@@ -137,9 +139,10 @@ def test_complaint_41_outsiders_get_one_line_and_are_counted(redis_client: redis
     assert desk.said("mallory") == [replies.NOT_ALLOWED], "told once a minute"
     assert desk.waiting("mallory") == []
     assert desk.send("/new", "mallory").outcome == "refused"
-    counts = Counters(redis_client).read()
-    assert counts["refused:not_allowed"] == 4
-    assert counts["messages:queued"] == 1
+    desk.metrics.flush()
+    counts = totals(redis_client)
+    assert counts["hutong_messages{refused,not_allowed}"] == 4
+    assert counts["hutong_messages{queued,}"] == 1
 
 
 def test_departments_open_the_door_and_unknown_ones_do_not(redis_client: redis.Redis) -> None:

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import redis
 
+from app.metrics import Metrics, totals
 from app.store.app_state import AppState
-from app.store.gate import Counters
 from app.store.inbox import Inbox
 from app.store.keys import UserKeys
 from app.store.lease import Leases
@@ -24,9 +24,10 @@ TAG = tag_of("zhang")
 LIMITS = DeliveryLimits(gap_s=0.0)
 
 
-def sender_of(client: redis.Redis, wecom: FakeWeCom) -> Sender:
+def sender_of(client: redis.Redis, wecom: FakeWeCom, metrics: Metrics | None = None) -> Sender:
     """A sender of the tests' app that does not wait between parts."""
-    return Sender(client, {(CORP_ID, AGENT_ID): wecom}, LIMITS, jitter=lambda: 1.0)
+    apps = {(CORP_ID, AGENT_ID): wecom}
+    return Sender(client, apps, LIMITS, jitter=lambda: 1.0, metrics=metrics)
 
 
 def part_of(client: redis.Redis, part_id: str) -> Part:
@@ -206,10 +207,11 @@ def test_frequency_limit_stops_the_app_longer_each_time_it_comes_again(
 
 def test_a_receiver_wecom_does_not_know_is_marked_and_counted(redis_client: redis.Redis) -> None:
     fill(redis_client, "t1", "甲")
-    sender_of(redis_client, FakeWeCom(refusal(60111))).deliver(TAG)
+    metrics = Metrics(redis_client)
+    sender_of(redis_client, FakeWeCom(refusal(60111)), metrics=metrics).deliver(TAG)
     assert Outbox(redis_client).unreachable(TAG) == 60111
-    counts = Counters(redis_client).read()
-    assert (counts["sends:refused"], counts["sends:errcode:60111"]) == (1, 1)
+    metrics.flush()
+    assert totals(redis_client)["hutong_sends{refused,60111}"] == 1
 
 
 def test_an_answer_wecom_does_not_accept_is_said_in_one_line(redis_client: redis.Redis) -> None:

@@ -148,7 +148,7 @@ def test_a_turn_resumes_within_20_s_after_a_worker_is_ready(
     wait_for(lambda: runs(redis_client))
     victim.kill()
     victim.wait()
-    redis_client.delete(*redis_client.keys("hutong:worker:*"))
+    redis_client.delete(*redis_client.keys("hutong:process:turns:*"))
     start("tests.workers.fake_turn_worker", **real)
     wait_for(lambda: alive(redis_client))
     wait_for(lambda: turn_of(redis_client, running).ended, 20)
