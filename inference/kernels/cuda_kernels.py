@@ -149,7 +149,9 @@ class CudaKernels:
                 self._modules[source], kernel.encode()
             )
             if result:
-                raise KernelCompileError(f"{name}: {result.name}", "check the kernel's name")
+                raise KernelCompileError(
+                    f"{source} holds no kernel {kernel} ({result.name})", "check its name"
+                )
             loaded = _Kernel(name, function, self._parameter_sizes(function))
             self._kernels[source, kernel] = loaded
             return loaded

@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 import inference.kernels
-from inference.errors import KernelCompileError
+from inference.errors import DeviceError, KernelCompileError
 from inference.kernels.library import Grid, KernelArg, PackedArguments
 
 EMULATOR_DIR = Path(__file__).parent
@@ -41,8 +41,11 @@ CTYPES = {
 }
 
 
-class EmulationError(Exception):
+class EmulationError(DeviceError):
     """A kernel broke a rule of CUDA or of this project; says which thread, file and line."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem, "correct the kernel or its launch")
 
 
 class EmulatedKernels:
@@ -164,21 +167,26 @@ def _run(command: list[str], source: Path) -> str:
     return done.stdout
 
 
-def _build(source: Path, built: Path) -> list[str]:
-    """Compile one source; returns the names of its kernels."""
+def kernel_names(source: Path) -> list[str]:
+    """Names of the ``extern "C" __global__`` kernels of a file, macros expanded."""
+    command = [*_compiler(), "-E", "-P", "-DHUTONG_LIST_KERNELS", "-x", "c++", str(source)]
+    listing = _run([*command, "-include", "emulation.h"], source)
+    return re.findall(r'extern\s+"C"\s+hutong_global\s+void\s+(\w+)\s*\(', listing)
+
+
+def _compiler() -> list[str]:
     compiler = shutil.which("g++")
     if compiler is None:
         raise KernelCompileError("there is no g++", "install Debian's package g++")
-    built.parent.mkdir(parents=True, exist_ok=True)
-    work = built.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
-    unit = Path(f"{work}.cpp")
+    return [compiler, *FLAGS, "-I", str(EMULATOR_DIR), "-I", str(SOURCE_DIR)]
+
+
+def _build(source: Path, built: Path) -> list[str]:
+    """Compile one source; returns the names of its kernels."""
+    names = kernel_names(source)
     # Everything of the source has internal linkage: else the static shared memory of a template
     # would not go into our section.
     text = f'#include "emulation.h"\nnamespace {{\n#include "{source}"\n}}\n'
-    unit.write_text(text)
-    base = [compiler, *FLAGS, "-I", str(EMULATOR_DIR), "-I", str(SOURCE_DIR)]
-    listing = _run([*base, "-E", "-P", "-DHUTONG_LIST_KERNELS", str(unit)], source)
-    names = re.findall(r'extern\s+"C"\s+hutong_global\s+void\s+(\w+)\s*\(', listing)
     exported = 'extern "C" __attribute__((visibility("default")))'
     for name in names:
         text += (
@@ -187,9 +195,11 @@ def _build(source: Path, built: Path) -> list[str]:
             f"{exported} const char* hutong_signature_{name}() "
             f"{{ return emulation::signature(&{name}); }}\n"
         )
+    built.parent.mkdir(parents=True, exist_ok=True)
+    work = built.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
+    unit, shared = Path(f"{work}.cpp"), Path(f"{work}.so")
     unit.write_text(text)
-    shared = Path(f"{work}.so")
-    _run([*base, "-shared", "-o", str(shared), str(unit)], source)
+    _run([*_compiler(), "-shared", "-o", str(shared), str(unit)], source)
     unit.unlink()
     shared.replace(built)
     return names

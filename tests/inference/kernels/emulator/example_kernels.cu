@@ -125,6 +125,13 @@ extern "C" __global__ void copy_16(const unsigned char* from, unsigned char* to,
     store_16(to, load_16(from + offset));
 }
 
+// Wrong unless the launch before it is done: cells[i] = cells[i + 1] + 1, in a ring of the grid.
+extern "C" __global__ void pass_on(const int* from, int* to, int size) {
+    PROLOGUE();
+    const int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < size) to[i] = from[(i + 1) % size] + 1;
+}
+
 extern "C" __global__ void unwritten_shared(float* out) {
     PROLOGUE();
     __shared__ float cells[32];
@@ -133,6 +140,12 @@ extern "C" __global__ void unwritten_shared(float* out) {
     out[2 * threadIdx.x + 1] = more[threadIdx.x];
     cells[threadIdx.x] = 1.0f;
     more[threadIdx.x] = 1.0f;
+}
+
+extern "C" __global__ void spin(int* flag) {
+    PROLOGUE();
+    while (atomicAdd(flag, 0) == 0) {
+    }
 }
 
 #ifdef HUTONG_EMULATED
@@ -172,11 +185,5 @@ extern "C" __global__ void overrun() {
     PROLOGUE();
     DYNAMIC_SHARED(float, cells);
     cells[threadIdx.x + 1] = 0.0f;
-}
-
-extern "C" __global__ void spin(int* flag) {
-    PROLOGUE();
-    while (atomicAdd(flag, 0) == 0) {
-    }
 }
 #endif
