@@ -41,10 +41,14 @@ def _parser() -> argparse.ArgumentParser:
     chat.add_argument("--max-tokens", type=int, default=256)
     chat.add_argument("--temperature", type=float, help="default: generation_config.json")
     chat.add_argument("--seed", type=int)
+    gpu_arguments.add_device_argument(chat)
+    gpu_arguments.add_limit_arguments(chat, max_model_len=2048)
     chat.set_defaults(run=_chat)
 
     doctor = commands.add_parser("doctor", help="check the installation and a model folder")
     doctor.add_argument("model", type=Path, nargs="?")
+    gpu_arguments.add_device_argument(doctor)
+    gpu_arguments.add_limit_arguments(doctor, max_model_len=2048)
     doctor.add_argument("--json", action="store_true", help="print JSON only")
     doctor.set_defaults(run=_doctor)
 
@@ -90,7 +94,7 @@ def _chat(arguments: argparse.Namespace) -> int:
     params = SamplingParams(
         temperature=arguments.temperature, max_tokens=arguments.max_tokens, seed=arguments.seed
     )
-    with LLM(arguments.model, max_num_seqs=1) as llm:
+    with LLM(arguments.model, config=gpu_arguments.config_of(arguments)) as llm:
         output = llm.chat(
             messages, params=params, on_text=lambda piece: print(piece, end="", flush=True)
         )
@@ -106,7 +110,7 @@ def _chat(arguments: argparse.Namespace) -> int:
 def _doctor(arguments: argparse.Namespace) -> int:
     from inference.doctor import examine, print_findings
 
-    report = examine(arguments.model)
+    report = examine(arguments.model, config=gpu_arguments.config_of(arguments))
     if arguments.json:
         print(json.dumps(report, ensure_ascii=False))
     else:
@@ -119,7 +123,7 @@ def _plan(arguments: argparse.Namespace) -> int:
     from inference.plan_table import plan_table
 
     geometry = gpu_arguments.geometry_of(arguments)
-    config = gpu_arguments.config_of(arguments)
+    config = gpu_arguments.config_of(arguments, device="cuda")
     plan = plan_memory(geometry, config, context_bytes=arguments.context)
     print(json.dumps(plan.to_json()) if arguments.json else plan_table(geometry, config, plan))
     return 0

@@ -23,10 +23,15 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--group-size", type=int, default=DEFAULT_GROUP_SIZE, help="of --shape")
 
 
-def add_limit_arguments(parser: argparse.ArgumentParser) -> None:
+def add_device_argument(parser: argparse.ArgumentParser) -> None:
+    """``--device``; the limits beside it count on a GPU."""
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+
+
+def add_limit_arguments(parser: argparse.ArgumentParser, *, max_model_len: int = 8192) -> None:
     """Memory limit, context and number formats."""
     parser.add_argument("--gpu-memory-limit", type=memory, default="6GB", help="6GB is 6,000 MiB")
-    parser.add_argument("--max-model-len", type=int, default=8192)
+    parser.add_argument("--max-model-len", type=int, default=max_model_len)
     parser.add_argument("--max-num-seqs", type=int, default=1)
     parser.add_argument("--backbone-dtype", choices=("fp16", "int8"), default="fp16")
     parser.add_argument("--lm-head-dtype", choices=("fp16", "int8", "int4"), default="fp16")
@@ -44,20 +49,21 @@ def geometry_of(arguments: argparse.Namespace) -> ModelGeometry:
 
 
 def config_of(arguments: argparse.Namespace, **fields: Any) -> EngineConfig:
-    """The limits named, for device "cuda"; ``fields`` rule over them. Raises ``ValueError``."""
-    return EngineConfig(
-        **{
-            "device": "cuda",
-            "gpu_memory_limit": arguments.gpu_memory_limit,
-            "max_model_len": arguments.max_model_len,
-            "max_num_seqs": arguments.max_num_seqs,
-            "backbone_dtype": arguments.backbone_dtype,
-            "lm_head_dtype": arguments.lm_head_dtype,
-            "kv_cache_dtype": arguments.kv_cache_dtype,
-            "prefill_chunk_tokens": arguments.prefill_chunk_tokens,
-            **fields,
-        }
-    )
+    """The limits and the device named; ``fields`` rule over them. Raises ``ValueError``."""
+    read = {name: getattr(arguments, name) for name in _FIELDS if hasattr(arguments, name)}
+    return EngineConfig(**{**read, **fields})
+
+
+_FIELDS = (
+    "device",
+    "gpu_memory_limit",
+    "max_model_len",
+    "max_num_seqs",
+    "backbone_dtype",
+    "lm_head_dtype",
+    "kv_cache_dtype",
+    "prefill_chunk_tokens",
+)
 
 
 def memory(text: str) -> int:

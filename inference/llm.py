@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING, Literal
 
 from inference.checkpoint import format as layout
 from inference.checkpoint.loader import load_model
@@ -30,11 +31,16 @@ from inference.errors import (
     TokenLimitError,
 )
 from inference.logit_mask import ControlTokens, GrammarCompiler, ToolCallMask
+from inference.memory_plan import MemoryPlan
 from inference.moe.expert_cache import CacheStats
 from inference.outputs import OutputParser
 from inference.protocol import ChatOutput, Message, ToolSpec
 from inference.sampling_params import SamplingParams
 from inference.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from inference.engine.gpu_runner import GpuModelRunner
+    from inference.moe.expert_slots import RouterCounters
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +61,25 @@ class EngineStats:
     grammar_failures: int
     expert_cache: CacheStats
     prefix_cache: PrefixCacheStats
+    router: RouterCounters | None = None
+    """What the device counted about experts; ``None`` on the CPU."""
+    memory_plan: MemoryPlan | None = None
+    """What the engine obeys; ``None`` on the CPU."""
+
+
+def build_runner(model_dir: Path, config: EngineConfig) -> ModelRunner | GpuModelRunner:
+    """Load a model for ``config.device``. Raises as ``LLM`` does."""
+    if config.device == "cuda":
+        # The GPU's parts are imported where they are wanted: a CPU needs none of them.
+        from inference.engine.gpu_runner import build_gpu_runner
+
+        return build_gpu_runner(model_dir, config)
+    loaded = load_model(
+        model_dir,
+        expert_cache_slots=config.expert_cache_slots,
+        expert_cache_policy=config.expert_cache_policy,
+    )
+    return ModelRunner(loaded, max_num_seqs=config.max_num_seqs, max_model_len=config.max_model_len)
 
 
 class LLM:
@@ -64,39 +89,30 @@ class LLM:
         self,
         model_dir: Path | str,
         *,
-        device: str = "cpu",
+        device: Literal["cpu", "cuda"] = "cpu",
         max_model_len: int = 2048,
         max_num_seqs: int = 4,
         expert_cache_slots: int | None = None,
         config: EngineConfig | None = None,
     ) -> None:
-        """Load the model. ``config``, when given, rules over the three limits beside it.
+        """Load the model. ``config``, when given, rules over the values beside it.
 
         Raises ``CheckpointError`` for a folder that cannot be used, ``ValueError`` for limits
-        that cannot be met.
+        that cannot be met; on "cuda" also ``DeviceError`` (``MemoryPlanError``: the model does
+        not fit into ``gpu_memory_limit``). There is no falling back to the CPU.
         """
-        if device != "cpu":
-            raise ValueError(f"device {device!r} is not supported by this engine; use 'cpu'")
         self._config = config or EngineConfig(
             max_model_len=max_model_len,
             max_num_seqs=max_num_seqs,
             expert_cache_slots=expert_cache_slots,
+            device=device,
         )
         self._model_dir = Path(model_dir)
         self._tokenizer = Tokenizer(self._model_dir)
         self._generation = GenerationConfig.read(self._model_dir)
-        loaded = load_model(
-            self._model_dir,
-            expert_cache_slots=self._config.expert_cache_slots,
-            expert_cache_policy=self._config.expert_cache_policy,
-        )
-        self._check_vocabulary(int(loaded.config.vocab_size))
+        runner = build_runner(self._model_dir, self._config)
+        self._check_vocabulary(runner.vocab_size)
         self._control = ControlTokens.of(self._tokenizer, self._eos_ids())
-        runner = ModelRunner(
-            loaded,
-            max_num_seqs=self._config.max_num_seqs,
-            max_model_len=self._config.max_model_len,
-        )
         self._compiler = GrammarCompiler(self._tokenizer, self._control, runner.vocab_size)
         self._engine = LLMEngine(
             runner,
@@ -139,7 +155,7 @@ class LLM:
         return self._tokenizer
 
     @property
-    def runner(self) -> ModelRunner:
+    def runner(self) -> ModelRunner | GpuModelRunner:
         """The model runner; for looking at sizes, not for running beside the engine."""
         return self._engine.runner
 
@@ -147,6 +163,7 @@ class LLM:
     def stats(self) -> EngineStats:
         """A snapshot of the counters."""
         engine = self._engine
+        on_gpu = None if isinstance(engine.runner, ModelRunner) else engine.runner
         return EngineStats(
             num_prefill_tokens=engine.num_prefill_tokens,
             num_decode_tokens=engine.num_decode_tokens,
@@ -157,6 +174,8 @@ class LLM:
             grammar_failures=self._compiler.failures,
             expert_cache=engine.runner.expert_cache.stats,
             prefix_cache=engine.prefix_cache.stats,
+            router=on_gpu.slots.counters() if on_gpu else None,
+            memory_plan=on_gpu.plan if on_gpu else None,
         )
 
     def start(self) -> None:

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from inference.config import EngineConfig
+from inference.engine.model_runner import ModelRunner
 from inference.engine.sampler import Sampler
 from inference.errors import (
     ConfigMismatchError,
     EngineStepError,
     EngineStoppedError,
+    GPUNotFoundError,
     TokenLimitError,
 )
-from inference.llm import LLM
+from inference.llm import LLM, build_runner
 from inference.outputs import OutputParser
 from inference.protocol import ChatModel, Message, ToolSpec
 from inference.sampling_params import SamplingParams
@@ -340,6 +344,26 @@ def test_a_tokenizer_larger_than_the_vocabulary_is_refused(
         LLM(folder)
 
 
-def test_only_the_cpu_is_offered(tiny_model_dir: Path) -> None:
-    with pytest.raises(ValueError, match="use 'cpu'"):
+def test_without_a_gpu_cuda_is_refused_and_not_replaced_by_the_cpu(
+    tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(GPUNotFoundError):
         LLM(tiny_model_dir, device="cuda")
+
+
+def test_an_unknown_device_is_named(tiny_model_dir: Path) -> None:
+    with pytest.raises(ValueError, match="device must be one of cpu, cuda"):
+        LLM(tiny_model_dir, device="tpu")  # type: ignore[arg-type]
+
+
+def test_a_device_is_asked_for_its_own_runner(
+    tiny_model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(build_runner(tiny_model_dir, EngineConfig()), ModelRunner)
+    asked: list[EngineConfig] = []
+    fake = SimpleNamespace(build_gpu_runner=lambda model_dir, config: asked.append(config))
+    monkeypatch.setitem(sys.modules, "inference.engine.gpu_runner", fake)  # type: ignore[arg-type]
+    config = EngineConfig(device="cuda", backbone_dtype="int8")
+    build_runner(tiny_model_dir, config)
+    assert asked == [config]

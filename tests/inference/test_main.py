@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from inference.__main__ import main
 from inference.benchmarks.random_model import build_stock_model
@@ -39,6 +40,20 @@ def test_doctor_on_a_good_folder(tiny_model_dir: Path, capsys: pytest.CaptureFix
     assert report["model"]["num_experts"] == 8  # type: ignore[index]
     assert main(["doctor", str(tiny_model_dir)]) == 0
     assert "8 experts in 3 layers" in capsys.readouterr().out
+
+
+def test_doctor_wants_a_gpu_only_when_asked(
+    tiny_model_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert main(["doctor", str(tiny_model_dir), "--json"]) == 0
+    gpu = last_json(capsys.readouterr().out)["gpu"]
+    assert gpu["remedy"]  # type: ignore[index]
+    assert main(["doctor", str(tiny_model_dir), "--device", "cuda", "--json"]) == 1
+    report = last_json(capsys.readouterr().out)
+    assert (report["ok"], report["model"]) == (False, None)
+    assert main(["doctor"]) == 0
+    assert f"{gpu['error']}; {gpu['remedy']}" in capsys.readouterr().out  # type: ignore[index]
 
 
 def test_doctor_on_a_broken_folder_names_file_and_remedy(
