@@ -1,4 +1,4 @@
-"""The command line ``python -m app web|demo|healthcheck|settings``.
+"""The command line ``python -m app web|demo|doctor|healthcheck|settings``.
 
 Owns the arguments and exit statuses: 0 done, 2 wrong arguments or settings. Each subcommand
 imports what it needs when it runs, so that ``settings`` works without anything installed.
@@ -33,6 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return int(importlib.import_module("app.demo").main(rest) or 0)
         if arguments.command == "healthcheck":
             return _healthcheck(arguments.role)
+        if arguments.command == "doctor":
+            return _doctor(json=arguments.json)
         return _settings(env=arguments.env)
     except (SettingsError, EncodingAESKeyError) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -46,6 +48,8 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser(
         "demo", help="run everything on this machine, without a WeCom account", add_help=False
     )
+    doctor = commands.add_parser("doctor", help="check everything and say what to mend")
+    doctor.add_argument("--json", action="store_true", help="one line of JSON")
     health = commands.add_parser("healthcheck", help="does a process of this host do its work?")
     health.add_argument("role", choices=("web", "turns", "sender", "sweeper"))
     settings = commands.add_parser("settings", help="print the settings")
@@ -61,6 +65,12 @@ def _web() -> int:
     values = settings.load(os.environ)
     log.configure(values.log_level, log_message_text=values.log_message_text)
     return web.run(values)
+
+
+def _doctor(*, json: bool) -> int:
+    from app import doctor, settings
+
+    return doctor.main(settings.load(os.environ), json=json)
 
 
 def _healthcheck(role: HealthRole) -> int:

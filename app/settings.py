@@ -132,6 +132,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("METRICS_TOKEN", "", "监控抓取 /metrics 的令牌；空则只认 ADMIN_TOKEN", secret=True),
     Setting("HUTONG_HOST", "127.0.0.1", "网关监听地址"),
     Setting("HUTONG_PORT", "8080", "网关监听端口", _whole(1, 65535)),
+    Setting("HUTONG_PUBLIC_URL", "", "网关的公网地址，如 https://bot.example.com；自检用", _url),
     Setting("HUTONG_DATA_DIR", "var", "运行数据目录（Redis AOF、演示库、索引）", _path),
     Setting("HUTONG_MODEL_DIR", "models/demo-moe", "模型目录", _path),
     Setting("HUTONG_MAX_MODEL_LEN", "2048", "上下文长度，单位 token，至少 1536", _whole(1536)),
@@ -185,6 +186,7 @@ class Settings:
     metrics_token: str
     host: str
     port: int
+    public_url: str
     data_dir: Path
     model_dir: Path
     max_model_len: int

@@ -25,12 +25,17 @@ from app.store import keys
 log = logging.getLogger(__name__)
 
 TTL_S = 15.0
+WARM_S = 120.0
+"""A process that has run this long holds what it needs; what it gains later is growth."""
 Role = Literal["web", "turns", "sender", "sweeper"]
 
 
 @dataclass(frozen=True)
 class ProcessReport:
-    """What one process last said. ``facts`` is for people and panels; ``age_s`` since then."""
+    """What one process last said. ``facts`` is for people and panels; ``age_s`` since then.
+
+    ``warm_rss_bytes`` is its memory once it was warm, 0 before that.
+    """
 
     role: str
     process_id: str
@@ -38,6 +43,7 @@ class ProcessReport:
     pid: int
     started_s: float
     rss_bytes: int
+    warm_rss_bytes: int
     age_s: float
     facts: Mapping[str, Any]
 
@@ -63,6 +69,7 @@ class Presence:
         self._facts = facts
         self._ttl_s = ttl_s
         self._started_s = time.time()
+        self._warm_rss_bytes = 0
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="presence", daemon=True)
 
@@ -85,12 +92,16 @@ class Presence:
             log.warning("heartbeat key not removed; it expires", extra=fields(ttl_s=self._ttl_s))
 
     def _announce(self) -> None:
+        now_s, rss = time.time(), rss_bytes()
+        if not self._warm_rss_bytes and now_s - self._started_s >= WARM_S:
+            self._warm_rss_bytes = rss
         report = {
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "started_s": self._started_s,
-            "written_s": time.time(),
-            "rss_bytes": rss_bytes(),
+            "written_s": now_s,
+            "rss_bytes": rss,
+            "warm_rss_bytes": self._warm_rss_bytes,
             "facts": dict(self._facts()),
         }
         key, ttl_ms = keys.process(self.role, self.process_id), int(self._ttl_s * 1000)
@@ -140,6 +151,7 @@ def reports(client: redis.Redis) -> list[ProcessReport]:
                 said["pid"],
                 said["started_s"],
                 said["rss_bytes"],
+                said["warm_rss_bytes"],
                 max(0.0, now_s - said["written_s"]),
                 said["facts"],
             )

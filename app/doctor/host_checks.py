@@ -1,0 +1,103 @@
+"""Disk, memory and versions of this machine, and what the engine says of its GPU and model.
+
+Owns the reading of the operating system and of ``python -m inference doctor --json``, which runs in
+a process of its own: the gateway never imports the engine. Knows nothing of Redis or WeCom.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from app.doctor.findings import Finding, Level, fail, ok, skip, warn
+from app.settings import Settings
+
+LEAST_FREE_BYTES = 2 * 10**9
+ENGINE_TIMEOUT_S = 180.0
+_PACKAGES = ("flask", "celery", "redis", "wechatpy", "cryptography", "gunicorn")
+
+
+def check(settings: Settings) -> list[Finding]:
+    """This machine, then the engine."""
+    return [_versions(), _disk(settings.data_dir), *_memory(), *_engine(settings)]
+
+
+def _versions() -> Finding:
+    versions = []
+    for package in _PACKAGES:
+        try:
+            versions.append(f"{package} {importlib.metadata.version(package)}")
+        except importlib.metadata.PackageNotFoundError:
+            remedy = "在项目目录运行 make setup（容器：重新构建镜像）"
+            return fail("versions", f"没有安装 {package}", remedy)
+    return ok("versions", f"Python {platform.python_version()}，{'，'.join(versions)}")
+
+
+def _disk(folder: Path) -> Finding:
+    existing = folder
+    while not existing.exists():
+        existing = existing.parent
+    free = shutil.disk_usage(existing).free
+    fact = f"{folder} 所在的盘还剩 {free / 1e9:.1f} GB"
+    if free < LEAST_FREE_BYTES:
+        return fail("disk", fact, "清理或换盘：AOF 写不下时 Redis 会拒绝新消息")
+    return ok("disk", fact)
+
+
+def _memory() -> list[Finding]:
+    findings = []
+    available = _available_bytes()
+    if available is not None:
+        findings.append(ok("host_memory", f"可用内存 {available / 1e9:.1f} GB"))
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if soft == resource.RLIM_INFINITY:
+        findings.append(ok("memlock", "可以锁定的内存不限（memlock）"))
+    else:
+        findings.append(
+            warn(
+                "memlock",
+                f"最多只能锁定 {soft / 1e6:.0f} MB 内存（memlock）；GPU 引擎要锁定全部专家",
+                "ulimit -l unlimited；compose 里 ulimits.memlock 设为 -1；systemd 里 LimitMEMLOCK",
+            )
+        )
+    return findings
+
+
+def _available_bytes() -> int | None:
+    try:
+        for line in Path("/proc/meminfo").read_text("ascii").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return None
+
+
+def _engine(settings: Settings) -> list[Finding]:
+    """Findings of the engine's own doctor. Its record holds ``findings`` in our form."""
+    if importlib.util.find_spec("torch") is None:
+        return [skip("engine", "这里没有装引擎（网关镜像）：在模型进程的容器里运行同样的命令看它")]
+    command = [sys.executable, "-m", "inference", "doctor", "--json", str(settings.model_dir)]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=ENGINE_TIMEOUT_S, check=False)
+        record: dict[str, Any] = json.loads(done.stdout.decode().strip().splitlines()[-1])
+    except subprocess.TimeoutExpired:
+        remedy = "看是不是内存不够在换页；单独运行 python -m inference doctor 看停在哪一步"
+        return [fail("engine", f"引擎自检超过 {ENGINE_TIMEOUT_S:.0f} 秒没有结束", remedy)]
+    except (ValueError, IndexError, OSError):
+        remedy = "运行 python -m inference doctor 看它的报错；多半是依赖没装好，make setup 重装"
+        return [fail("engine", "引擎自检没有给出结果", remedy)]
+    return [_engine_finding(item) for item in record.get("findings", [])]
+
+
+def _engine_finding(item: dict[str, Any]) -> Finding:
+    level: Level = item["level"]
+    return Finding(item["name"], level, item["fact"], item.get("remedy", ""))
