@@ -7,6 +7,7 @@ a placeholder that the caller replaces. Knows nothing of where experts live.
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -139,6 +140,9 @@ def _build(config: Any, dtype: torch.dtype) -> Any:
     from transformers.initialization import no_init_weights
 
     hybrid = config.model_type == layout.QWEN3_5_MOE
+    if hybrid:
+        # It advises packages whose kernels this engine replaces by its own.
+        logging.getLogger("transformers.integrations.hub_kernels").setLevel(logging.ERROR)
     model_class = Qwen3_5MoeForCausalLM if hybrid else Qwen3MoeForCausalLM
     with torch.device("meta"), no_init_weights():
         model: Any = model_class._from_config(config, dtype=dtype)

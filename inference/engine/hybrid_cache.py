@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, LinearAttentionLayer
 
-from inference.engine.kv_cache import KVCache, KVShape
-from inference.engine.prefix_cache import SequenceSnapshot
+from inference.engine.kv_cache import KVCache, KVShape, KVSnapshot
 
 
 @dataclass(frozen=True)
@@ -83,19 +82,14 @@ class HybridCache(KVCache):
         recurrent = self.recurrent.bytes_per_sequence(self._conv.dtype)
         return super().size_bytes + recurrent * self._conv.shape[1]
 
-    def snapshot_bytes(self, num_tokens: int) -> int:
-        """See ``SequenceCache``."""
-        recurrent = self.recurrent.bytes_per_sequence(self._conv.dtype)
-        return super().snapshot_bytes(num_tokens) + recurrent
-
-    def read(self, slot: int, num_tokens: int) -> SequenceSnapshot:
+    def read(self, slot: int, num_tokens: int) -> KVSnapshot:
         """Keys and values as in ``KVCache``, then copies of convolution and recurrent state."""
         tensors = super().read(slot, num_tokens).tensors
-        return SequenceSnapshot(
+        return KVSnapshot(
             num_tokens, (*tensors, self._conv[:, slot].clone(), self._state[:, slot].clone())
         )
 
-    def write(self, slot: int, snapshot: SequenceSnapshot, num_tokens: int) -> None:
+    def write(self, slot: int, snapshot: KVSnapshot, num_tokens: int) -> None:
         """Copy a snapshot into a slot, whole. Raises ``ValueError`` for a part of one."""
         if num_tokens != snapshot.num_tokens:
             raise ValueError(

@@ -15,7 +15,6 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 from inference.engine.prefix_cache import PrefixCache as PrefixCache
 from inference.engine.prefix_cache import PrefixCacheStats as PrefixCacheStats
-from inference.engine.prefix_cache import SequenceSnapshot
 
 
 @dataclass(frozen=True)
@@ -30,6 +29,19 @@ class KVShape:
         """Bytes of keys and values of one token over all layers."""
         size: int = torch.empty((), dtype=dtype).element_size()
         return 2 * self.num_layers * self.num_kv_heads * self.head_dim * size
+
+
+@dataclass(frozen=True)
+class KVSnapshot:
+    """A copy of a slot after ``num_tokens`` tokens; what ``tensors`` are, its cache knows."""
+
+    num_tokens: int
+    tensors: tuple[Tensor, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(int(tensor.numel()) * tensor.element_size() for tensor in self.tensors)
 
 
 class KVCache:
@@ -78,15 +90,11 @@ class KVCache:
         assert slot not in self._free
         self._free.append(slot)
 
-    def snapshot_bytes(self, num_tokens: int) -> int:
-        """See ``SequenceCache``."""
-        return num_tokens * self.shape.bytes_per_token(self._keys.dtype)
-
-    def read(self, slot: int, num_tokens: int) -> SequenceSnapshot:
+    def read(self, slot: int, num_tokens: int) -> KVSnapshot:
         """Copies of keys [num_layers, num_kv_heads, head_dim, num_tokens] and values
         [num_layers, num_kv_heads, num_tokens, head_dim].
         """
-        return SequenceSnapshot(
+        return KVSnapshot(
             num_tokens,
             (
                 self._keys[:, slot, :, :, :num_tokens].clone(),
@@ -94,7 +102,7 @@ class KVCache:
             ),
         )
 
-    def write(self, slot: int, snapshot: SequenceSnapshot, num_tokens: int) -> None:
+    def write(self, slot: int, snapshot: KVSnapshot, num_tokens: int) -> None:
         """Copy keys and values of the first ``num_tokens`` tokens into a slot."""
         keys, values = snapshot.tensors[:2]
         self._keys[:, slot, :, :, :num_tokens] = keys[:, :, :, :num_tokens]

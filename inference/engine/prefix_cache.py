@@ -6,6 +6,7 @@ nothing of pages, layers or devices.
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
@@ -13,26 +14,21 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from torch import Tensor
 
 Ids = np.ndarray[Any, np.dtype[np.int32]]
 _RECENT_PROMPTS = 64
 
 
-@dataclass(frozen=True)
-class SequenceSnapshot:
-    """A copy, in host memory, of what a slot holds after ``num_tokens`` tokens.
+class SequenceSnapshot(Protocol):
+    """A copy, in host memory, of what a slot holds; it shares no memory with the slot."""
 
-    What ``tensors`` are is the business of the cache that made it; they share no memory with it.
-    """
-
-    num_tokens: int
-    tensors: tuple[Tensor, ...]
+    @property
+    def num_tokens(self) -> int:
+        """Tokens the slot had computed."""
 
     @property
     def size_bytes(self) -> int:
         """Bytes of all tensors."""
-        return sum(int(tensor.numel()) * tensor.element_size() for tensor in self.tensors)
 
 
 class SequenceCache(Protocol):
@@ -59,14 +55,11 @@ class SequenceCache(Protocol):
     def free(self, slot: int) -> None:
         """Give a slot back."""
 
-    def snapshot_bytes(self, num_tokens: int) -> int:
-        """Bytes of a snapshot after ``num_tokens`` tokens."""
-
     def read(self, slot: int, num_tokens: int) -> SequenceSnapshot:
         """Copy ``slot``, which holds ``num_tokens`` tokens (exactly, if not sliceable)."""
 
-    def write(self, slot: int, snapshot: SequenceSnapshot, num_tokens: int) -> None:
-        """Copy the first ``num_tokens`` tokens of ``snapshot`` (all, if not sliceable)."""
+    def write(self, slot: int, snapshot: Any, num_tokens: int) -> None:
+        """Copy the first ``num_tokens`` tokens of what ``read`` gave (all, if not sliceable)."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +76,6 @@ class PrefixCacheStats:
 class _Entry:
     token_ids: Ids
     snapshot: SequenceSnapshot
-    size_bytes: int
 
 
 class PrefixCache:
@@ -102,6 +94,8 @@ class PrefixCache:
         self._entries: OrderedDict[int, _Entry] = OrderedDict()
         self._recent: deque[Ids] = deque(maxlen=_RECENT_PROMPTS)
         self._next_key = 0
+        # A snapshot of so many tokens did not fit: one of more is not even made.
+        self._too_many_tokens = sys.maxsize if capacity_bytes else 0
         self._size_bytes = self._tokens_asked = self._tokens_reused = 0
 
     @property
@@ -136,8 +130,7 @@ class PrefixCache:
     def store(self, token_ids: Seq[int], slot: int) -> None:
         """Keep a copy of ``slot``, which holds exactly ``token_ids``."""
         ids = np.asarray(token_ids, np.int32)
-        size_bytes = self._kv_cache.snapshot_bytes(len(ids))
-        if len(ids) < self._min_tokens or size_bytes > self._capacity_bytes:
+        if not self._min_tokens <= len(ids) < self._too_many_tokens:
             return
         for key, entry in list(self._entries.items()):
             common = _common_prefix(ids, entry.token_ids)
@@ -147,9 +140,13 @@ class PrefixCache:
                 return
             if common == len(entry.token_ids) and sliceable:
                 self._drop(key)
-        self._entries[self._next_key] = _Entry(ids, self._kv_cache.read(slot, len(ids)), size_bytes)
+        snapshot = self._kv_cache.read(slot, len(ids))
+        if snapshot.size_bytes > self._capacity_bytes:
+            self._too_many_tokens = len(ids)
+            return
+        self._entries[self._next_key] = _Entry(ids, snapshot)
         self._next_key += 1
-        self._size_bytes += size_bytes
+        self._size_bytes += snapshot.size_bytes
         while self._size_bytes > self._capacity_bytes:
             self._drop(next(iter(self._entries)))
 
@@ -168,13 +165,12 @@ class PrefixCache:
         shared = max((_common_prefix(wanted, ids) for ids in known), default=0)
         self._recent.append(wanted)
         shared = min(shared, len(wanted) - 1)
-        if shared < num_restored + self._min_tokens:
+        if shared < num_restored + self._min_tokens or shared >= self._too_many_tokens:
             return None
-        fits = self._kv_cache.snapshot_bytes(shared) <= self._capacity_bytes
-        return shared if fits else None
+        return shared
 
     def _drop(self, key: int) -> None:
-        self._size_bytes -= self._entries.pop(key).size_bytes
+        self._size_bytes -= self._entries.pop(key).snapshot.size_bytes
 
 
 def _common_prefix(left: Ids, right: Ids) -> int:
