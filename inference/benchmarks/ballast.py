@@ -1,56 +1,22 @@
 """Holds the rest of a larger card, so that a memory limit is real.
 
-Owns a process that allocates GPU memory until only a given amount is free, and keeps it. Talks to
-the CUDA driver directly: no torch, half a second to start. ``python -m
+Owns a process that allocates GPU memory until only a given amount is free, and keeps it; it needs
+no torch and half a second to start. ``python -m
 inference.benchmarks.ballast LEAVE_BYTES`` is that process: one line ``holding HELD FREE`` on
 standard output, and the memory goes back when its standard input closes.
 """
 
 from __future__ import annotations
 
-import ctypes
 import subprocess
 import sys
 from types import TracebackType
-from typing import Any
 
+from inference.benchmarks.cuda_driver import CudaDriver
 from inference.config import MIB
 
 _PIECES = (1024 * MIB, 128 * MIB, 16 * MIB, 2 * MIB)
 _STOP_TIMEOUT_S = 30.0
-
-
-class CudaDriver:
-    """The few calls of libcuda that a ballast needs, on the first device."""
-
-    def __init__(self, library: Any = None) -> None:
-        """Make a context. Raises ``RuntimeError`` without a driver or device."""
-        try:
-            self._cuda = library or ctypes.CDLL("libcuda.so.1")
-        except OSError as error:
-            raise RuntimeError(f"no CUDA driver ({error})") from error
-        device, context = ctypes.c_int(), ctypes.c_void_p()
-        self._call("cuInit", 0)
-        self._call("cuDeviceGet", ctypes.byref(device), 0)
-        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
-        self._call("cuCtxSetCurrent", context)
-
-    def free_bytes(self) -> int:
-        """Free memory of the device."""
-        free, total = ctypes.c_size_t(), ctypes.c_size_t()
-        self._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
-        return free.value
-
-    def allocate(self, size_bytes: int) -> bool:
-        """Take memory for as long as the process lives; False when there is not enough."""
-        address = ctypes.c_uint64()
-        result = self._cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size_bytes))
-        return int(result) == 0
-
-    def _call(self, name: str, *arguments: Any) -> None:
-        result = int(getattr(self._cuda, name)(*arguments))
-        if result:
-            raise RuntimeError(f"{name} failed with CUDA error {result}")
 
 
 def fill(driver: CudaDriver, leave_bytes: int) -> int:

@@ -1,78 +1,92 @@
 """Speed of the link to the GPU and of its memory, measured on the spot.
 
-Owns the copies and their timing. Knows nothing of models. On a CPU the link is a copy within
-host memory, which keeps the tables complete but says nothing of a GPU.
+Owns the copies and their timing. A GPU is measured by a process of its own, so that the one at
+hand has no CUDA context before its engine counts what that takes. Knows nothing of models. On a
+CPU the link is a copy within host memory, which keeps the tables complete but says nothing of a
+GPU. ``python -m inference.benchmarks.link`` prints the record as one line of JSON.
 """
 
 from __future__ import annotations
 
+import ctypes
+import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import Literal
 
-import torch
-from torch import Tensor
-
+from inference.benchmarks.cuda_driver import CudaDriver
 from inference.config import MIB
 
+SIZE_BYTES = 256 * MIB
 _REPEATS = 8
 
 
 @dataclass(frozen=True)
 class LinkSpeed:
-    """Measured speeds in GB/s (1e9 bytes): pinned host to device, and device memory read."""
+    """Measured speeds in GB/s (1e9 bytes): pinned host to device, and device memory.
+
+    The memory speed counts bytes read and bytes written of a copy within the device.
+    """
 
     device: str
     link_gb_s: float
     memory_gb_s: float
 
 
-def measure_link(device: torch.device, *, size_bytes: int = 256 * MIB) -> LinkSpeed:
-    """Best of several copies of ``size_bytes`` of random bytes; needs twice that on the device.
-
-    The memory speed counts bytes read and bytes written of a copy within the device.
-    """
-    host = torch.randint(0, 256, (size_bytes,), dtype=torch.uint8)
-    if device.type == "cuda":
-        host = host.pin_memory()
-    link_s, memory_s = _copy_seconds(host, device)
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
-    return LinkSpeed(
-        device_name(device), size_bytes / link_s / 1e9, 2 * size_bytes / memory_s / 1e9
+def measure_link(device: Literal["cpu", "cuda"], *, size_bytes: int = SIZE_BYTES) -> LinkSpeed:
+    """Best of several copies of ``size_bytes``. Raises ``RuntimeError`` without a GPU."""
+    if device == "cpu":
+        return _measure_host(size_bytes)
+    done = subprocess.run(
+        [sys.executable, "-m", "inference.benchmarks.link", str(size_bytes)],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
     )
+    if done.returncode:
+        raise RuntimeError("the link could not be measured; its message stands above")
+    return LinkSpeed(**json.loads(done.stdout))
 
 
-def _copy_seconds(host: Tensor, device: torch.device) -> tuple[float, float]:
-    """Seconds of a copy of ``host`` to ``device`` and of one within it."""
-    there = torch.empty_like(host, device=device)
-    other = torch.empty_like(there)
-    return (
-        _best_s(lambda: there.copy_(host, non_blocking=True), device),
-        _best_s(lambda: other.copy_(there), device),
-    )
+def measure_driver(driver: CudaDriver, size_bytes: int) -> LinkSpeed:
+    """The copies on a GPU; takes twice ``size_bytes`` of its memory for good."""
+    there, other = driver.allocate(size_bytes), driver.allocate(size_bytes)
+    if not (there and other):
+        raise RuntimeError(f"the GPU has no {2 * size_bytes // MIB} MiB free")
+    host = driver.allocate_pinned(size_bytes)
+
+    def best(copy: Callable[[], None]) -> float:
+        return min(driver.seconds(copy) for _ in range(_REPEATS))
+
+    link_s = best(lambda: driver.copy_from_host(there, host, size_bytes))
+    memory_s = best(lambda: driver.copy_within(other, there, size_bytes))
+    return LinkSpeed(driver.device_name, size_bytes / link_s / 1e9, 2 * size_bytes / memory_s / 1e9)
 
 
-def device_name(device: torch.device) -> str:
-    """Name of a GPU, or ``cpu``."""
-    return str(torch.cuda.get_device_name(device)) if device.type == "cuda" else "cpu"
-
-
-def _best_s(copy: Callable[[], object], device: torch.device) -> float:
-    """Seconds of the fastest of several runs of ``copy``, by events on a GPU."""
-    event: Any = torch.cuda.Event
-    best = float("inf")
+def _measure_host(size_bytes: int) -> LinkSpeed:
+    source, target = (ctypes.create_string_buffer(size_bytes) for _ in range(2))
+    seconds = []
     for _ in range(_REPEATS):
-        if device.type == "cuda":
-            begin, end = event(enable_timing=True), event(enable_timing=True)
-            begin.record()
-            copy()
-            end.record()
-            end.synchronize()
-            best = min(best, begin.elapsed_time(end) / 1e3)
-        else:
-            start = time.perf_counter()
-            copy()
-            best = min(best, time.perf_counter() - start)
-    return best
+        start = time.perf_counter()
+        ctypes.memmove(target, source, size_bytes)
+        seconds.append(time.perf_counter() - start)
+    speed = size_bytes / min(seconds) / 1e9
+    return LinkSpeed("cpu", speed, 2 * speed)
+
+
+def main(arguments: list[str]) -> int:
+    """The process that measures."""
+    try:
+        speed = measure_driver(CudaDriver(), int(arguments[0]) if arguments else SIZE_BYTES)
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(json.dumps(asdict(speed)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

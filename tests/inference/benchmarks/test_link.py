@@ -1,21 +1,36 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
-from inference.benchmarks.link import measure_link
+from inference.benchmarks.cuda_driver import CudaDriver
+from inference.benchmarks.link import measure_driver, measure_link
 from inference.config import MIB
+from tests.inference.benchmarks.fake_cuda import LINK_BYTES_S, MEMORY_BYTES_S, FakeCuda
 
 
 def test_copies_are_timed_on_the_cpu() -> None:
-    speed = measure_link(torch.device("cpu"), size_bytes=8 * MIB)
+    speed = measure_link("cpu", size_bytes=8 * MIB)
     assert speed.device == "cpu"
     # Between a very slow and an impossibly fast memory.
     assert 0.1 < speed.link_gb_s < 1000
-    assert speed.memory_gb_s > 0.2
+    assert speed.memory_gb_s == 2 * speed.link_gb_s
+
+
+def test_speeds_are_bytes_over_the_time_of_events() -> None:
+    speed = measure_driver(CudaDriver(FakeCuda()), 64 * MIB)
+    assert speed.device == "Fake H200"
+    assert speed.link_gb_s == pytest.approx(LINK_BYTES_S / 1e9, rel=0.01)
+    assert speed.memory_gb_s == pytest.approx(2 * MEMORY_BYTES_S / 1e9, rel=0.01)
+
+
+def test_a_full_card_is_named() -> None:
+    cuda = FakeCuda()
+    cuda.free = 600 * MIB
+    with pytest.raises(RuntimeError, match="no 512 MiB free"):
+        measure_driver(CudaDriver(cuda), 256 * MIB)
 
 
 @pytest.mark.gpu
 def test_a_gpu_reads_its_own_memory_faster_than_the_link() -> None:
-    speed = measure_link(torch.device("cuda"), size_bytes=128 * MIB)
+    speed = measure_link("cuda", size_bytes=128 * MIB)
     assert speed.memory_gb_s > speed.link_gb_s > 1
