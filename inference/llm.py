@@ -71,7 +71,7 @@ def build_runner(model_dir: Path, config: EngineConfig) -> ModelRunner | GpuMode
     """Load a model for ``config.device``. Raises as ``LLM`` does."""
     if config.device == "cuda":
         # The GPU's parts are imported where they are wanted: a CPU needs none of them.
-        from inference.engine.gpu_runner import build_gpu_runner
+        from inference.engine.gpu_loader import build_gpu_runner
 
         return build_gpu_runner(model_dir, config)
     loaded = load_model(

@@ -363,7 +363,7 @@ def test_a_device_is_asked_for_its_own_runner(
     assert isinstance(build_runner(tiny_model_dir, EngineConfig()), ModelRunner)
     asked: list[EngineConfig] = []
     fake = SimpleNamespace(build_gpu_runner=lambda model_dir, config: asked.append(config))
-    monkeypatch.setitem(sys.modules, "inference.engine.gpu_runner", fake)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "inference.engine.gpu_loader", fake)  # type: ignore[arg-type]
     config = EngineConfig(device="cuda", backbone_dtype="int8")
     build_runner(tiny_model_dir, config)
     assert asked == [config]
