@@ -10,7 +10,7 @@ help:  ## list the targets
 
 setup: .venv/.runtime  ## make .venv with all that running needs
 
-.venv/.runtime: requirements.txt deploy/requirements-gateway.txt deploy/setup.sh
+.venv/.runtime: requirements.txt requirements-gpu.txt deploy/requirements-gateway.txt deploy/setup.sh
 	@deploy/setup.sh requirements.txt
 	@touch $@
 
@@ -33,7 +33,7 @@ unit: .venv/.dev  ## the tests alone
 	$(PY) -m pytest -q -m "not gpu"
 
 test-gpu:  ## the tests that need an NVIDIA GPU; PYTHON= picks another interpreter
-	$(or $(PYTHON),$(PY)) -m pytest -q -m gpu
+	$(or $(PYTHON),$(PY)) -m pytest -q -m gpu tests/inference
 
 bench-demo: .venv/.runtime  ## 20 questions through the whole path; last line JSON
 	@$(PY) -m tests.benchmarks.demo

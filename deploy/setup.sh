@@ -67,4 +67,8 @@ fi
 install_torch
 say "installing $requirements"
 .venv/bin/pip install --quiet --disable-pip-version-check -r "$requirements"
+if wants_cuda; then
+    say "installing requirements-gpu.txt"
+    .venv/bin/pip install --quiet --disable-pip-version-check -r requirements-gpu.txt
+fi
 say "done"

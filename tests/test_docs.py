@@ -79,7 +79,8 @@ def test_settings_are_documented() -> None:
 
 
 def test_pins_are_exact() -> None:
-    for name in ("requirements.txt", "requirements-dev.txt", "deploy/requirements-gateway.txt"):
+    names = [path.name for path in ROOT.glob("requirements*.txt")]
+    for name in [*names, "deploy/requirements-gateway.txt"]:
         for line in text(name).splitlines():
             wanted = line.split(";")[0].strip()
             if wanted and not wanted.startswith(("#", "-r ")):

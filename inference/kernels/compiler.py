@@ -122,8 +122,9 @@ def compile_source(
         )
         code: bytes = program.compile("cubin", logs=written).code
     except Exception as error:  # cuda.core gives its errors no public class
+        message = str(error).replace("\0", "").strip()
         raise KernelCompileError(
-            f"{source.name} does not compile for {architecture}: {error}",
+            f"{source.name} does not compile for {architecture}: {message}",
             "report it with the versions of cuda-core and nvidia-cuda-nvrtc",
         ) from error
     return code, written.getvalue()
@@ -135,8 +136,8 @@ class KernelCache:
     def __init__(self, folder: Path | None = None, *, source_dir: Path = SOURCE_DIR) -> None:
         """``folder`` is by default ``hutong/kernels`` in the user's cache folder."""
         self.folder = default_cache_dir() if folder is None else folder
+        self.source_dir = source_dir
         self.compiled = 0
-        self._source_dir = source_dir
 
     def load(self, source: str, architecture: str) -> bytes:
         """The cubin of a file, from the disk or compiled now.
@@ -145,7 +146,7 @@ class KernelCache:
             KernelCompileError: There is no such file, or it does not compile.
             GPUNotFoundError: The CUDA packages are missing.
         """
-        path = self._source_dir / source
+        path = self.source_dir / source
         if not path.is_file():
             raise KernelCompileError(f"there is no {path}", "install the package again, whole")
         entry = self.folder / f"{path.stem}-{architecture}-{self._key(path)}.cubin"

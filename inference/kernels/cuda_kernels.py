@@ -10,6 +10,7 @@ import ctypes
 import threading
 import warnings
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,21 @@ class CudaKernels:
         )
         if result:
             raise self._error(f"{loaded.name}: grid {grid}, block {block}", result)
+
+    def preload(self) -> None:
+        """Compile all sources, several at once, and load them.
+
+        Raises:
+            KernelCompileError: One does not compile or load.
+        """
+        self._enter_context()
+        sources = sorted(path.name for path in self.cache.source_dir.glob("*.cu"))
+        with ThreadPoolExecutor(max_workers=len(sources)) as pool:
+            codes = list(pool.map(lambda name: self.cache.load(name, self.architecture), sources))
+        with self._lock:
+            for source, code in zip(sources, codes, strict=True):
+                if source not in self._modules:
+                    self._modules[source] = self._call("cuModuleLoadData", code)
 
     def _enter_context(self) -> None:
         # A thread that has not used torch's GPU yet has no context.

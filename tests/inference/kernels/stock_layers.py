@@ -46,12 +46,21 @@ def causal_mask(start: int, end: int) -> Tensor:
     return torch.where(keys <= queries, 0.0, torch.finfo(torch.float32).min)[None, None]
 
 
+def rotary_angles(rotary: nn.Module, hidden: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines and sines [1, n, rotary_dim] of ``positions`` [n]; Qwen3.5 wants them per axis."""
+    ids = positions[None]
+    if hasattr(rotary, "mrope_section"):
+        ids = ids[None].expand(3, 1, -1)
+    angles: tuple[Tensor, Tensor] = rotary(hidden, ids)
+    return angles
+
+
 def call_attention(
     layer: nn.Module, rotary: nn.Module, hidden: Tensor, start: int, cache: Any = None
 ) -> Tensor:
     """The stock attention of ``hidden`` [1, n, H] at positions ``start`` and on."""
     end = start + hidden.shape[1]
-    angles = rotary(hidden, torch.arange(start, end)[None])
+    angles = rotary_angles(rotary, hidden, torch.arange(start, end))
     out: Tensor = layer(
         hidden,
         position_embeddings=angles,

@@ -30,6 +30,7 @@ from tests.inference.kernels.stock_layers import (
     call_attention,
     geometry_of,
     randomise,
+    rotary_angles,
     tiny_config,
 )
 
@@ -38,11 +39,6 @@ TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.uint8: 6e-2}
 # fp8, and much of it averages out.
 RELATIVE = {torch.float32: 2e-6, torch.float16: 5e-4, torch.uint8: 8e-2}
 DTYPES = [torch.float32, torch.float16, torch.uint8]
-
-
-@pytest.fixture(params=["emulated_kernels", pytest.param("cuda_kernels", marks=pytest.mark.gpu)])
-def lib(request: pytest.FixtureRequest) -> KernelLibrary:
-    return cast(KernelLibrary, request.getfixturevalue(request.param))
 
 
 class Case:
@@ -150,17 +146,17 @@ def assert_same(case: Case, lib: KernelLibrary) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("head_dim", [16, 32, 64, 96, 128, 256])
-def test_equals_the_reference(lib: KernelLibrary, head_dim: int, dtype: torch.dtype) -> None:
-    assert_same(Case(head_dim=head_dim, dtype=dtype, positions=(75, 31)), lib)
+def test_equals_the_reference(kernels: KernelLibrary, head_dim: int, dtype: torch.dtype) -> None:
+    assert_same(Case(head_dim=head_dim, dtype=dtype, positions=(75, 31)), kernels)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("batch", [1, 2, 4, 8])
-def test_ragged_rows_and_padding(lib: KernelLibrary, batch: int, dtype: torch.dtype) -> None:
+def test_ragged_rows_and_padding(kernels: KernelLibrary, batch: int, dtype: torch.dtype) -> None:
     positions = (130, 0, -1, 15, 16, 64, -1, 33)[:batch]
     case = Case(positions=positions, dtype=dtype, page_size=16)
-    assert_same(case, lib)
-    out, _ = case.run(lib)
+    assert_same(case, kernels)
+    out, _ = case.run(kernels)
     assert torch.equal(out[[p < 0 for p in positions]], torch.zeros(positions.count(-1), 128))
 
 
@@ -172,8 +168,8 @@ def test_page_and_split_boundaries(emulator_cache: Path, position: int) -> None:
 
 
 @pytest.mark.parametrize(("num_heads", "num_kv_heads"), [(1, 1), (3, 1), (16, 2), (24, 2), (20, 1)])
-def test_groups_of_heads(lib: KernelLibrary, num_heads: int, num_kv_heads: int) -> None:
-    assert_same(Case(num_heads=num_heads, num_kv_heads=num_kv_heads, positions=(40, 9)), lib)
+def test_groups_of_heads(kernels: KernelLibrary, num_heads: int, num_kv_heads: int) -> None:
+    assert_same(Case(num_heads=num_heads, num_kv_heads=num_kv_heads, positions=(40, 9)), kernels)
 
 
 @pytest.mark.parametrize(
@@ -186,12 +182,12 @@ def test_groups_of_heads(lib: KernelLibrary, num_heads: int, num_kv_heads: int) 
         {"gated": False, "zero_centred": False, "rotary_dim": 32},
     ],
 )
-def test_variants_of_the_layer(lib: KernelLibrary, options: dict[str, Any]) -> None:
-    assert_same(Case(positions=(40, 9), **options), lib)
+def test_variants_of_the_layer(kernels: KernelLibrary, options: dict[str, Any]) -> None:
+    assert_same(Case(positions=(40, 9), **options), kernels)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_the_shape_of_the_large_model(lib: KernelLibrary, dtype: torch.dtype) -> None:
+def test_the_shape_of_the_large_model(kernels: KernelLibrary, dtype: torch.dtype) -> None:
     case = Case(
         head_dim=256,
         num_heads=16,
@@ -201,7 +197,7 @@ def test_the_shape_of_the_large_model(lib: KernelLibrary, dtype: torch.dtype) ->
         positions=(700,),
         dtype=dtype,
     )
-    assert_same(case, lib)
+    assert_same(case, kernels)
 
 
 def test_splits_change_only_the_rounding(emulator_cache: Path) -> None:
@@ -221,25 +217,25 @@ def test_the_order_of_blocks_changes_nothing(emulator_cache: Path) -> None:
     assert torch.equal(outputs[0], outputs[2])
 
 
-def test_other_rows_change_nothing(lib: KernelLibrary) -> None:
+def test_other_rows_change_nothing(kernels: KernelLibrary) -> None:
     case = Case(positions=(90, 12, 55, 3))
-    out, _ = case.run(lib)
+    out, _ = case.run(kernels)
     case.projected[1:] *= 3.0
     case.arguments["positions"][1:] = torch.tensor([80, -1, 2])
-    again, _ = case.run(lib)
+    again, _ = case.run(kernels)
     assert torch.equal(out[0], again[0])
 
 
-def test_only_the_new_token_is_written(lib: KernelLibrary) -> None:
+def test_only_the_new_token_is_written(kernels: KernelLibrary) -> None:
     case = Case(positions=(37, -1), page_size=16)
-    _, pages = case.run(lib)
+    _, pages = case.run(kernels)
     changed = (pages.keys != case.pages.keys).any(-1)
     wanted = torch.zeros_like(changed)
     wanted[case.arguments["block_tables"][0, 2], :, 5] = True
     assert torch.equal(changed, wanted)
 
 
-def test_fp8_rounds_as_torch(lib: KernelLibrary) -> None:
+def test_fp8_rounds_as_torch(kernels: KernelLibrary) -> None:
     """Every e4m3 number, every tie between two of them and their neighbours in fp32."""
     codes = torch.arange(0x7F, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
     ties = (codes[1:] + codes[:-1]) / 2
@@ -251,16 +247,16 @@ def test_fp8_rounds_as_torch(lib: KernelLibrary) -> None:
         case.projected[0, -32:] = 0.0
         case.projected[0, -32 : len(chunk) - 32] = chunk
         case.projected[0, -1] = 448.0  # scale 1
-        _, pages = case.run(lib)
+        _, pages = case.run(kernels)
         row = pages.values[case.arguments["block_tables"][0, 0], 0, 0]
         expected, _ = reference.to_page(case.projected[0, -32:], torch.uint8)
         assert torch.equal(row, expected)
 
 
-def test_fp8_of_zeros(lib: KernelLibrary) -> None:
+def test_fp8_of_zeros(kernels: KernelLibrary) -> None:
     case = Case(dtype=torch.uint8)
     case.projected.zero_()
-    out, pages = case.run(lib)
+    out, pages = case.run(kernels)
     assert torch.equal(out, torch.zeros_like(out))
     assert pages.value_scales is not None
     assert bool(pages.value_scales.isfinite().all())
@@ -342,7 +338,7 @@ class StockAttention:
         for slot, position in zip(slots, positions, strict=True):
             cache.reserve(slot, position + 1)
         weight = torch.cat([layer.q_proj.weight, layer.k_proj.weight, layer.v_proj.weight])
-        cosine, sine = self.rotary(hidden, torch.arange(cache.max_model_len)[None])
+        cosine, sine = rotary_angles(self.rotary, hidden, torch.arange(cache.max_model_len))
         half = cosine.shape[-1] // 2
         out = torch.empty(len(slots), sizes["num_heads"] * sizes["head_dim"], device=lib.device)
         attention_step(

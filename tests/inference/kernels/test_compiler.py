@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import re
 from pathlib import Path
@@ -10,7 +11,13 @@ import pytest
 
 from inference.errors import GPUNotFoundError, GPUTooOldError, KernelCompileError
 from inference.kernels import compiler
-from inference.kernels.compiler import SOURCE_DIR, KernelCache, compile_source, pick_architecture
+from inference.kernels.compiler import (
+    SOURCE_DIR,
+    KernelCache,
+    compile_source,
+    nvrtc_version,
+    pick_architecture,
+)
 from tests.inference.kernels.emulator.emulated_kernels import EMULATOR_DIR
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="needs the CUDA packages of requirements-dev.txt")
@@ -19,11 +26,37 @@ ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90")
 SOURCES = [*sorted(SOURCE_DIR.glob("*.cu")), EMULATOR_DIR / "example_kernels.cu"]
 
 
+class KernelReports:
+    """What ptxas says of each source; kept between sessions, since it takes a minute."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def of(self, source: Path, architecture: str) -> str:
+        digest = hashlib.sha256(repr((architecture, nvrtc_version())).encode())
+        for part in [source, *sorted(SOURCE_DIR.glob("*.cuh"))]:
+            digest.update(part.read_bytes())
+        kept = self.folder / digest.hexdigest()
+        if not kept.exists():
+            code, log = compile_source(source, architecture, report=True)
+            assert code.startswith(b"\x7fELF")
+            kept.write_text(log)
+        return kept.read_text()
+
+
+@pytest.fixture(scope="module")
+def reports(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> KernelReports:
+    if hasattr(request.config, "cache"):
+        return KernelReports(Path(request.config.cache.mkdir("kernel_reports")))
+    return KernelReports(tmp_path_factory.mktemp("kernel_reports"))
+
+
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
-def test_compiles_without_spills(source: Path, architecture: str) -> None:
-    code, log = compile_source(source, architecture, report=True)
-    assert code.startswith(b"\x7fELF")
+def test_compiles_without_spills(source: Path, architecture: str, reports: KernelReports) -> None:
+    log = reports.of(source, architecture)
     kernels = re.findall(r"Compiling entry function '(\w+)'", log)
     spills = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", log)
     assert kernels
@@ -47,7 +80,7 @@ def test_spills_would_show(tmp_path: Path) -> None:
 
 def test_a_source_that_does_not_compile(tmp_path: Path) -> None:
     (tmp_path / "wrong.cu").write_text('extern "C" __global__ void wrong() { no_such_call(); }')
-    with pytest.raises(KernelCompileError, match=r'wrong.cu.* for sm_80: .*"no_such_call"'):
+    with pytest.raises(KernelCompileError, match=r'(?s)wrong.cu.* for sm_80: .*"no_such_call"'):
         compile_source(tmp_path / "wrong.cu", "sm_80")
     with pytest.raises(KernelCompileError, match="there is no "):
         KernelCache(tmp_path, source_dir=tmp_path).load("missing.cu", "sm_80")

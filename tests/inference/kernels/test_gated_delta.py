@@ -27,11 +27,6 @@ from tests.inference.kernels.stock_layers import (
 CLOSE = {"atol": 2e-5, "rtol": 2e-5}
 
 
-@pytest.fixture(params=["emulated_kernels", pytest.param("cuda_kernels", marks=pytest.mark.gpu)])
-def lib(request: pytest.FixtureRequest) -> KernelLibrary:
-    return cast(KernelLibrary, request.getfixturevalue(request.param))
-
-
 class Case:
     """Random inputs of one step, on the CPU."""
 
@@ -102,65 +97,65 @@ def assert_same(case: Case, lib: KernelLibrary) -> None:
     ("head_k_dim", "head_v_dim"),
     [(16, 16), (32, 32), (64, 64), (128, 128), (32, 64), (64, 256), (24, 12), (8, 4), (192, 64)],
 )
-def test_equals_the_reference(lib: KernelLibrary, head_k_dim: int, head_v_dim: int) -> None:
-    assert_same(Case(head_k_dim=head_k_dim, head_v_dim=head_v_dim, positions=(6, 1)), lib)
+def test_equals_the_reference(kernels: KernelLibrary, head_k_dim: int, head_v_dim: int) -> None:
+    assert_same(Case(head_k_dim=head_k_dim, head_v_dim=head_v_dim, positions=(6, 1)), kernels)
 
 
 @pytest.mark.parametrize(("num_k_heads", "num_v_heads"), [(1, 1), (4, 4), (2, 6), (16, 32)])
 def test_heads_that_share_a_key_head(
-    lib: KernelLibrary, num_k_heads: int, num_v_heads: int
+    kernels: KernelLibrary, num_k_heads: int, num_v_heads: int
 ) -> None:
-    assert_same(Case(num_k_heads=num_k_heads, num_v_heads=num_v_heads), lib)
+    assert_same(Case(num_k_heads=num_k_heads, num_v_heads=num_v_heads), kernels)
 
 
-def test_the_shape_of_the_large_model(lib: KernelLibrary) -> None:
-    assert_same(Case(num_k_heads=16, num_v_heads=32, head_k_dim=128, head_v_dim=128), lib)
+def test_the_shape_of_the_large_model(kernels: KernelLibrary) -> None:
+    assert_same(Case(num_k_heads=16, num_v_heads=32, head_k_dim=128, head_v_dim=128), kernels)
 
 
 @pytest.mark.parametrize("batch", [1, 2, 4, 8])
-def test_ragged_rows_and_padding(lib: KernelLibrary, batch: int) -> None:
+def test_ragged_rows_and_padding(kernels: KernelLibrary, batch: int) -> None:
     """Every place of the ring, a first token, and rows of padding."""
     positions = (4, 0, -1, 7, 1, 2, -1, 1003)[:batch]
     case = Case(positions=positions)
-    assert_same(case, lib)
-    out, states = case.run(lib)
+    assert_same(case, kernels)
+    out, states = case.run(kernels)
     padded = [p < 0 for p in positions]
     assert torch.equal(out[padded], torch.zeros(sum(padded), 64))
     slots = case.arguments["state_slots"][padded].long()
     assert torch.equal(states.recurrent[slots], case.states.recurrent[slots])
 
 
-def test_a_first_token_forgets_what_lay_in_the_slot(lib: KernelLibrary) -> None:
+def test_a_first_token_forgets_what_lay_in_the_slot(kernels: KernelLibrary) -> None:
     case = Case(positions=(0,))
-    out, states = case.run(lib)
+    out, states = case.run(kernels)
     case.states.conv.fill_(float("nan"))
     case.states.recurrent.fill_(float("nan"))
-    again, again_states = case.run(lib)
+    again, again_states = case.run(kernels)
     slot = int(case.arguments["state_slots"][0])
     assert torch.equal(out, again)
     assert torch.equal(states.conv[slot], again_states.conv[slot])
     assert torch.equal(states.recurrent[slot], again_states.recurrent[slot])
 
 
-def test_other_rows_and_slots_change_nothing(lib: KernelLibrary) -> None:
+def test_other_rows_and_slots_change_nothing(kernels: KernelLibrary) -> None:
     case = Case(positions=(9, 5, 2, 7))
-    out, states = case.run(lib)
+    out, states = case.run(kernels)
     slots = case.arguments["state_slots"].long()
     unused = [slot for slot in range(6) if slot not in slots.tolist()]
     assert torch.equal(states.recurrent[unused], case.states.recurrent[unused])
     case.projected[1:] *= 2.0
     case.states.recurrent[slots[1:]] *= 2.0
-    again, again_states = case.run(lib)
+    again, again_states = case.run(kernels)
     assert torch.equal(out[0], again[0])
     assert torch.equal(states.recurrent[slots[0]], again_states.recurrent[slots[0]])
 
 
-def test_zeros_stay_finite(lib: KernelLibrary) -> None:
+def test_zeros_stay_finite(kernels: KernelLibrary) -> None:
     case = Case(positions=(3,))
     case.projected.zero_()
     case.states.recurrent.zero_()
     case.states.conv.zero_()
-    out, states = case.run(lib)
+    out, states = case.run(kernels)
     assert torch.equal(out, torch.zeros_like(out))
     assert bool(states.recurrent.isfinite().all())
 
