@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from inference.checkpoint import format as layout
 from inference.checkpoint.backbone import load_backbone, routed_layers
@@ -25,7 +24,7 @@ from inference.moe.experts import OffloadedExperts
 class LoadedModel:
     """``model`` is the stock class in eval mode; ``config`` its transformers text config."""
 
-    model: nn.Module
+    model: Any
     config: Any
     store: ExpertStore
     cache: ExpertCache

@@ -16,10 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from inference.checkpoint.backbone import routed_layers
 from inference.checkpoint.loader import LoadedModel
 from inference.engine.decode import Qwen3MoeDecode
 from inference.engine.hybrid_cache import HybridCache, RecurrentShape
 from inference.engine.kv_cache import KVCache, KVShape
+from inference.moe.router import RouterOptions, configure_routers
 
 logger = logging.getLogger(__name__)
 
@@ -50,12 +52,23 @@ def sequence_cache(config: Any, num_slots: int, max_model_len: int) -> KVCache:
 class ModelRunner:
     """Prefill and decode over the slots of one ``KVCache``."""
 
-    def __init__(self, loaded: LoadedModel, *, max_num_seqs: int, max_model_len: int) -> None:
+    def __init__(
+        self,
+        loaded: LoadedModel,
+        *,
+        max_num_seqs: int,
+        max_model_len: int,
+        router_options: RouterOptions | None = None,
+    ) -> None:
         config = loaded.config
         self._model: Any = loaded.model
         self.expert_cache = loaded.cache
         self.vocab_size = int(config.vocab_size)
         self.kv_cache = sequence_cache(config, max_num_seqs, max_model_len)
+        self._routed = configure_routers(
+            [(layer, self._model.model.layers[layer].mlp.gate) for layer in routed_layers(config)],
+            router_options or RouterOptions(),
+        )
         # transformers 5.24 renamed the argument; 5.17 knows the old name only.
         parameters = inspect.signature(inspect.unwrap(type(self._model).forward)).parameters
         self._cache_argument = "cache" if "cache" in parameters else "past_key_values"
@@ -71,6 +84,8 @@ class ModelRunner:
         """
         if len(token_ids) == 1 and start > 0:
             return self.decode(token_ids, [slot], [start])[0]
+        self._routed.positions = range(start, start + len(token_ids))
+        self._routed.slots = None
         ids = torch.tensor([list(token_ids)])
         cache = {self._cache_argument: self.kv_cache.for_transformers(slot, start)}
         return self._model(ids, use_cache=True, logits_to_keep=1, **cache).logits[0, -1]
@@ -78,6 +93,7 @@ class ModelRunner:
     @torch.inference_mode()
     def decode(self, token_ids: Seq[int], slots: Seq[int], positions: Seq[int]) -> Tensor:
         """Compute one new token a sequence; logits [batch, vocab_size]."""
+        self._routed.positions, self._routed.slots = positions, slots
         if self._decode is not None:
             return self._decode.forward(token_ids, slots, positions)
         return torch.stack(
@@ -88,6 +104,7 @@ class ModelRunner:
         )
 
     def _stock_decode(self, token_id: int, slot: int, position: int) -> Tensor:
+        self._routed.positions, self._routed.slots = [position], [slot]
         cache = {self._cache_argument: self.kv_cache.for_transformers(slot, position)}
         return self._model(torch.tensor([[token_id]]), use_cache=True, **cache).logits[0, -1]
 
