@@ -60,11 +60,11 @@ def call_attention(
 ) -> Tensor:
     """The stock attention of ``hidden`` [1, n, H] at positions ``start`` and on."""
     end = start + hidden.shape[1]
-    angles = rotary_angles(rotary, hidden, torch.arange(start, end))
+    angles = rotary_angles(rotary, hidden, torch.arange(start, end, device=hidden.device))
     out: Tensor = layer(
         hidden,
         position_embeddings=angles,
-        attention_mask=causal_mask(start, end),
+        attention_mask=causal_mask(start, end).to(hidden.device),
         **{cache_argument(layer): cache},
     )[0]
     return out

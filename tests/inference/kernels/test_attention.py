@@ -308,7 +308,7 @@ def test_a_context_too_long_for_the_page_size(emulated_kernels: KernelLibrary) -
 class StockAttention:
     """A stock attention layer, and the same layer as the engine decodes it."""
 
-    def __init__(self, architecture: str) -> None:
+    def __init__(self, architecture: str, device: torch.device) -> None:
         self.config = tiny_config(architecture)
         self.gated = architecture == "qwen3_5_moe"
         self.index = list(geometry_of(self.config).layer_types).index("full_attention")
@@ -318,7 +318,8 @@ class StockAttention:
         else:
             layer = modeling_qwen3_moe.Qwen3MoeAttention(self.config, self.index)
             self.rotary = modeling_qwen3_moe.Qwen3MoeRotaryEmbedding(self.config)
-        self.layer: Any = randomise(layer, seed=3)
+        self.layer: Any = randomise(layer, seed=3).to(device)
+        self.rotary.to(device)
 
     def decode(
         self,
@@ -338,20 +339,22 @@ class StockAttention:
         for slot, position in zip(slots, positions, strict=True):
             cache.reserve(slot, position + 1)
         weight = torch.cat([layer.q_proj.weight, layer.k_proj.weight, layer.v_proj.weight])
-        cosine, sine = rotary_angles(self.rotary, hidden, torch.arange(cache.max_model_len))
+        cosine, sine = rotary_angles(
+            self.rotary, hidden, torch.arange(cache.max_model_len, device=lib.device)
+        )
         half = cosine.shape[-1] // 2
         out = torch.empty(len(slots), sizes["num_heads"] * sizes["head_dim"], device=lib.device)
         attention_step(
             lib,
-            (hidden @ weight.T).to(lib.device),
-            q_norm=layer.q_norm.weight.to(lib.device),
-            k_norm=layer.k_norm.weight.to(lib.device),
+            hidden @ weight.T,
+            q_norm=layer.q_norm.weight,
+            k_norm=layer.k_norm.weight,
             eps=self.config.rms_norm_eps,
             zero_centred=self.gated,
             gated=self.gated,
             rotary=(
-                cosine[0, :, :half].contiguous().to(lib.device),
-                sine[0, :, :half].contiguous().to(lib.device),
+                cosine[0, :, :half].contiguous(),
+                sine[0, :, :half].contiguous(),
             ),
             positions=torch.tensor(positions, dtype=torch.int32, device=lib.device),
             block_tables=cache.table_rows(slots).to(lib.device),
@@ -360,18 +363,18 @@ class StockAttention:
             out=out,
             **sizes,
         )
-        return cast(Tensor, layer.o_proj(out.cpu()))
+        return cast(Tensor, layer.o_proj(out))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("batch", [1, 2, 4, 8])
 @pytest.mark.parametrize("architecture", ["qwen3_moe", "qwen3_5_moe"])
 def test_stock_prefill_then_our_steps(
-    emulated_kernels: KernelLibrary, architecture: str, batch: int, dtype: torch.dtype
+    kernels: KernelLibrary, architecture: str, batch: int, dtype: torch.dtype
 ) -> None:
     """Prompts in chunks through the stock layer and our cache, then steps of the kernels, are
     the stock layer on the whole sequence without any cache."""
-    stock = StockAttention(architecture)
+    stock = StockAttention(architecture, kernels.device)
     cache = PagedKVCache(
         geometry_of(stock.config),
         num_pages=8 * batch,
@@ -379,12 +382,15 @@ def test_stock_prefill_then_our_steps(
         max_num_seqs=batch,
         max_model_len=64,
         dtype=dtype,
+        device=kernels.device,
     )
     generator = torch.Generator().manual_seed(batch)
     lengths = [(5 + 9 * row) % 40 + 1 for row in range(batch)]
     steps = 10
     sequences = [
-        torch.randn(1, length + steps, stock.config.hidden_size, generator=generator)
+        torch.randn(1, length + steps, stock.config.hidden_size, generator=generator).to(
+            kernels.device
+        )
         for length in lengths
     ]
     wholes = [call_attention(stock.layer, stock.rotary, seq, 0)[0] for seq in sequences]
@@ -405,7 +411,7 @@ def test_stock_prefill_then_our_steps(
         hidden = torch.stack(
             [seq[0, position] for seq, position in zip(sequences, positions, strict=True)]
         )
-        out = stock.decode(emulated_kernels, cache, hidden, slots, positions)
+        out = stock.decode(kernels, cache, hidden, slots, positions)
         expected = torch.stack(
             [whole[position] for whole, position in zip(wholes, positions, strict=True)]
         )

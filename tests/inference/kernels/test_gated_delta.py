@@ -195,10 +195,10 @@ def test_wrong_columns_convolution_and_dtype(emulated_kernels: KernelLibrary) ->
 class StockDeltaNet:
     """A stock layer, and the same layer as the engine decodes it."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
         self.config = tiny_config("qwen3_5_moe")
         self.geometry = geometry_of(self.config)
-        self.layer: Any = randomise(Qwen3_5MoeGatedDeltaNet(self.config, 0), seed=5)
+        self.layer: Any = randomise(Qwen3_5MoeGatedDeltaNet(self.config, 0), seed=5).to(device)
 
     def call(self, hidden: Tensor, cache: Any = None) -> Tensor:
         return cast(Tensor, self.layer(hidden, **{cache_argument(self.layer): cache}))
@@ -216,7 +216,7 @@ class StockDeltaNet:
         assert linear is not None
         projections = (layer.in_proj_qkv, layer.in_proj_z, layer.in_proj_b, layer.in_proj_a)
         weight = torch.cat([projection.weight for projection in projections])
-        out = torch.empty(len(slots), linear.value_dim)
+        out = torch.empty(len(slots), linear.value_dim, device=lib.device)
         gdn_step(
             lib,
             hidden @ weight.T,
@@ -226,8 +226,8 @@ class StockDeltaNet:
             norm=layer.norm.weight,
             eps=self.config.rms_norm_eps,
             states=cache.recurrent_layers[0],
-            state_slots=torch.tensor(slots, dtype=torch.int32),
-            positions=torch.tensor(positions, dtype=torch.int32),
+            state_slots=torch.tensor(slots, dtype=torch.int32, device=lib.device),
+            positions=torch.tensor(positions, dtype=torch.int32, device=lib.device),
             num_k_heads=linear.num_k_heads,
             num_v_heads=linear.num_v_heads,
             head_k_dim=linear.head_k_dim,
@@ -238,16 +238,17 @@ class StockDeltaNet:
 
 
 @pytest.mark.parametrize("batch", [1, 2, 4, 8])
-def test_stock_prefill_then_our_steps(emulated_kernels: KernelLibrary, batch: int) -> None:
+def test_stock_prefill_then_our_steps(kernels: KernelLibrary, batch: int) -> None:
     """Prompts in chunks through the stock layer and our cache, then steps of the kernel, are the
     stock layer on the whole sequence without any cache. Prompts of 0, 1, 2, ... tokens."""
-    stock = StockDeltaNet()
+    stock = StockDeltaNet(kernels.device)
     cache = PagedKVCache(
         stock.geometry,
         num_pages=8,
         max_num_seqs=batch,
         max_model_len=128,
         dtype=torch.float32,
+        device=kernels.device,
     )
     for state in cache.recurrent_layers.values():  # left by a sequence before
         state.conv.fill_(7.0)
@@ -256,7 +257,9 @@ def test_stock_prefill_then_our_steps(emulated_kernels: KernelLibrary, batch: in
     lengths = [0, 1, 2, 3, 11, 70, 8, 4][-batch:]
     steps = 9
     sequences = [
-        torch.randn(1, length + steps, stock.config.hidden_size, generator=generator)
+        torch.randn(1, length + steps, stock.config.hidden_size, generator=generator).to(
+            kernels.device
+        )
         for length in lengths
     ]
     wholes = [stock.call(sequence)[0] for sequence in sequences]
@@ -270,7 +273,7 @@ def test_stock_prefill_then_our_steps(emulated_kernels: KernelLibrary, batch: in
         hidden = torch.stack(
             [seq[0, position] for seq, position in zip(sequences, positions, strict=True)]
         )
-        out = stock.decode(emulated_kernels, cache, hidden, slots, positions)
+        out = stock.decode(kernels, cache, hidden, slots, positions)
         expected = torch.stack(
             [whole[position] for whole, position in zip(wholes, positions, strict=True)]
         )
