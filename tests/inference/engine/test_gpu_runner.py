@@ -1,0 +1,238 @@
+"""The GPU engine against the stock model on the same dequantised weights.
+
+Every test runs on the CPU over emulated kernels and, under the marker ``gpu``, on a GPU. Logits
+have a standard deviation of 1 to 2. Tolerances (absolute): ``DECODE`` where only decode kernels
+ran, all fp32: they differ from the stock model in the order of additions. ``PREFILL`` where a
+prompt went through the experts' fp16 matrix products. ``HALF`` where weights, keys and values are
+fp16 and the stock model computes in fp32.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from inference.engine.gpu_runner import GpuModelRunner
+from inference.kernels.library import KernelLibrary
+from tests.inference.engine.gpu_models import (
+    SHAPES,
+    greedy_run,
+    new_runner,
+    prompt_of,
+    stock_logits,
+    stock_model,
+)
+
+DECODE = 5e-4
+PREFILL = 2e-2
+HALF = 5e-2
+
+
+@pytest.fixture(scope="module")
+def folders(tiny_model_dir: Path, tiny_hybrid_dir: Path) -> dict[str, Path]:
+    return {"qwen3": tiny_model_dir, "qwen3.5": tiny_hybrid_dir}
+
+
+def assert_close(
+    ours: torch.Tensor, theirs: torch.Tensor, tolerance: float, tokens: list[int]
+) -> None:
+    """Logits agree, and so do the tokens wherever the stock model's lead is above tolerance."""
+    assert theirs.std() > 0.5
+    assert (ours - theirs).abs().max() < tolerance
+    best = theirs.topk(2).values
+    sure = best[:, 0] - best[:, 1] > 2 * tolerance
+    assert sure.float().mean() > 0.5
+    assert torch.equal(torch.tensor(tokens)[sure], theirs.argmax(-1)[sure])
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, PREFILL), (torch.float16, HALF)])
+def test_prefill_and_64_decode_steps_equal_the_stock_model(
+    name: str,
+    dtype: torch.dtype,
+    tolerance: float,
+    folders: dict[str, Path],
+    kernels: KernelLibrary,
+) -> None:
+    runner = new_runner(folders[name], kernels, dtype=dtype, slots=4)
+    prompt = prompt_of(50)
+    tokens, ours = greedy_run(runner, prompt, 64, chunks=(21,))
+    theirs = stock_logits(stock_model(SHAPES[name]), prompt, tokens)
+    assert_close(ours, theirs, tolerance, tokens)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_decode_alone_equals_the_stock_model_to_rounding(
+    name: str, folders: dict[str, Path], kernels: KernelLibrary
+) -> None:
+    runner = new_runner(folders[name], kernels, slots=4)
+    prompt = prompt_of(24, seed=1)
+    slot = runner.kv_cache.allocate()
+    rows = [runner.decode([token], [slot], [i])[0].row() for i, token in enumerate(prompt)]
+    theirs = stock_logits(stock_model(SHAPES[name]), prompt[:1], [*prompt[1:], 0])
+    assert (torch.stack(rows) - theirs).abs().max() < DECODE
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_prefill_in_chunks_equals_prefill_at_once(
+    name: str, folders: dict[str, Path], kernels: KernelLibrary
+) -> None:
+    runner = new_runner(folders[name], kernels)
+    prompt = prompt_of(90)
+    _, whole = greedy_run(runner, prompt, 3)
+    _, chunked = greedy_run(runner, prompt, 3, chunks=(40, 41, 66))
+    assert (whole - chunked).abs().max() < PREFILL
+    small = new_runner(folders[name], kernels, prefill_chunk_tokens=33)
+    _, split = greedy_run(small, prompt, 0)
+    assert (whole[0] - split[0]).abs().max() < PREFILL
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_slots_and_prefetch_never_change_a_bit(
+    name: str, folders: dict[str, Path], kernels: KernelLibrary
+) -> None:
+    prompt = prompt_of(10)
+
+    def run(**options: Any) -> tuple[list[int], torch.Tensor, GpuModelRunner]:
+        runner = new_runner(folders[name], kernels, **options)
+        tokens, logits = greedy_run(runner, prompt, 12)
+        runner.slots.verify()
+        return tokens, logits, runner
+
+    tokens, reference, runner = run(slots=8, expert_prefetch=False)
+    assert runner.expert_cache.stats.hit_rate > 0.5
+    for slots in (2, 3, 5):
+        for prefetch in (False, True):
+            other_tokens, logits, other = run(slots=slots, expert_prefetch=prefetch)
+            assert torch.equal(logits, reference)
+            assert other_tokens == tokens
+            assert other.expert_cache.stats.misses > 0
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_batch_of_8_equals_each_alone(
+    name: str, folders: dict[str, Path], kernels: KernelLibrary
+) -> None:
+    runner = new_runner(folders[name], kernels, slots=3, max_num_seqs=8)
+    steps = 6
+    prompts = [prompt_of(length, seed=length) for length in (5, 60, 17, 33, 2, 8, 70, 12)]
+    alone = [greedy_run(runner, prompt, steps) for prompt in prompts]
+    slots = [runner.kv_cache.allocate() for _ in prompts]
+    rows = [[runner.prefill(p, s, 0).row()] for p, s in zip(prompts, slots, strict=True)]
+    for step in range(steps):
+        batch = [int(row[-1].argmax()) for row in rows]
+        made = runner.decode(batch, slots, [len(prompt) + step for prompt in prompts])
+        for index, logits in enumerate(made):
+            rows[index].append(logits.row())
+    for (tokens, expected), row in zip(alone, rows, strict=True):
+        assert (torch.stack(row) - expected).abs().max() < DECODE
+        assert torch.stack(row).argmax(-1).tolist() == tokens
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_restored_prefix_gives_the_same_bits(
+    name: str, folders: dict[str, Path], kernels: KernelLibrary
+) -> None:
+    runner = new_runner(folders[name], kernels)
+    cache, prompt = runner.kv_cache, prompt_of(40)
+    slot = cache.allocate()
+    runner.prefill(prompt[:30], slot, 0)
+    snapshot = cache.read(slot, 30)
+    expected = runner.prefill(prompt[30:], slot, 30).row()
+    runner.decode([1], [slot], [40])
+    other = cache.allocate()
+    cache.write(other, snapshot, 30)
+    assert torch.equal(runner.prefill(prompt[30:], other, 30).row(), expected)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_loop_without_the_host_makes_the_same_tokens(
+    name: str, folders: dict[str, Path], kernels: KernelLibrary
+) -> None:
+    runner = new_runner(folders[name], kernels, slots=3)
+    prompts = [prompt_of(9), prompt_of(20, seed=5)]
+    alone = [greedy_run(runner, prompt, 8)[0] for prompt in prompts]
+    slots = [runner.kv_cache.allocate() for _ in prompts]
+    for prompt, slot in zip(prompts, slots, strict=True):
+        runner.prefill(prompt, slot, 0)
+    runner.capture(loop=True)
+    firsts, lengths = [tokens[0] for tokens in alone], [len(prompt) for prompt in prompts]
+    assert runner.decode_loop(firsts, slots, lengths, 8).tolist() == [t[1:] for t in alone]
+
+
+def test_a_mask_forbids_tokens_in_both_phases(
+    folders: dict[str, Path], kernels: KernelLibrary
+) -> None:
+    runner = new_runner(folders["qwen3"], kernels)
+    allowed = [3, 77, 639]
+    mask = torch.zeros(20, dtype=torch.int64)
+    for token in allowed:
+        mask[token // 32] |= 1 << (token % 32)
+    packed = torch.where(mask >= 2**31, mask - 2**32, mask).to(torch.int32)
+    slot = runner.kv_cache.allocate()
+    free = runner.prefill(prompt_of(5), slot, 0).row()
+    masked = runner.prefill(prompt_of(5), slot, 0, packed)
+    for logits in (masked, runner.decode([1], [slot], [5], [packed])[0]):
+        assert logits.candidates is not None
+        assert set(logits.candidates.ids[:3].tolist()) == set(allowed)
+        assert torch.isfinite(logits.row()).nonzero().flatten().tolist() == allowed
+    again = runner.prefill(prompt_of(5), slot, 0).row()
+    assert torch.equal(again, free)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize(
+    ("backbone", "head"), [("int8", "fp16"), ("fp16", "int8"), ("int8", "int4")]
+)
+def test_quantised_weights_equal_the_stock_model_holding_their_values(
+    name: str, backbone: str, head: str, folders: dict[str, Path], kernels: KernelLibrary
+) -> None:
+    runner = new_runner(
+        folders[name], kernels, slots=4, backbone_dtype=backbone, lm_head_dtype=head
+    )
+    model = stock_model(SHAPES[name])
+    changed = put_quantised_values(model, backbone, head)
+    prompt = prompt_of(20)
+    tokens, ours = greedy_run(runner, prompt, 10)
+    assert_close(ours, stock_logits(model, prompt, tokens), PREFILL, tokens)
+    # The values differ from the float ones by far more than the tolerance.
+    assert changed
+    plain = stock_logits(stock_model(SHAPES[name]), prompt, tokens)
+    assert (ours - plain).abs().max() > 2 * PREFILL
+
+
+def put_quantised_values(model: Any, backbone: str, head: str) -> int:
+    """Replace weights of the stock model by what INT8 and INT4 make of them."""
+    from inference.checkpoint import int4
+
+    def int8(weight: torch.Tensor) -> torch.Tensor:
+        scale = (weight.abs().amax(1, keepdim=True) / 127).clamp(min=1e-12)
+        return (weight / scale).round().clamp(-127, 127) * scale
+
+    changed = 0
+    with torch.no_grad():
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.clone())
+        for name, module in model.named_modules():
+            if not isinstance(module, torch.nn.Linear) or name.endswith("shared_expert_gate"):
+                continue
+            wanted = head if name == "lm_head" else backbone
+            if wanted == "int8":
+                module.weight.copy_(int8(module.weight))
+            elif wanted == "int4":
+                module.weight.copy_(int4.round_trip(module.weight, 32))
+            changed += wanted != "fp16"
+    return changed
+
+
+def test_warm_up_leaves_no_trace(folders: dict[str, Path], kernels: KernelLibrary) -> None:
+    runner = new_runner(folders["qwen3.5"], kernels)
+    assert runner.warm_up() >= 1
+    assert runner.kv_cache.num_free_slots == 2
+    assert runner.expert_cache.stats.misses == 0
+    prompt = prompt_of(12)
+    _, warm = greedy_run(runner, prompt, 4)
+    _, cold = greedy_run(new_runner(folders["qwen3.5"], kernels), prompt, 4)
+    assert torch.equal(warm, cold)
