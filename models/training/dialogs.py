@@ -26,9 +26,9 @@ WEIGHTS: dict[str, float] = {
     "total": 8, "top": 11, "bottom": 4.5, "group": 6, "trend": 6, "peak_month": 1, "low_month": 1,
     "compare": 4.5, "yoy": 3.5, "mom": 3, "share": 5, "average": 3, "distinct": 2.5, "having": 4.5,
     "target": 3.5, "price": 2, "list": 3.5, "returns": 3.5, "inventory": 4, "staff": 3,
-    "customers": 2, "calc": 7, "sql_python": 5, "doc": 11, "http": 1.5, "report": 1.5, "greet": 1.5,
-    "help": 1.5, "thanks": 1.2, "clarify": 3.5, "out_of_scope": 5, "refuse_write": 3.5,
-    "refuse_injection": 3.5,
+    "customers": 2, "calc": 9, "sql_python": 5.5, "doc": 12, "http": 3, "report": 2, "greet": 2.5,
+    "help": 2.5, "thanks": 2.5, "clarify": 8.5, "out_of_scope": 13, "refuse_write": 7,
+    "refuse_injection": 9,
 }  # fmt: skip
 DOUBLED = ("total", "top", "bottom", "share", "yoy", "mom", "target", "returns", "inventory",
            "distinct", "average", "staff", "doc", "calc", "refuse_write",
@@ -51,7 +51,7 @@ DOUBLE_SHARE = 0.03
 HISTORY_SHARE = 0.1
 """Part of the other dialogs that begin with a finished turn about something else."""
 ENGLISH_SHARE = 0.2
-VARIED_SHARE = 0.3
+VARIED_SHARE = 0.45
 """Part of the prompts whose schema is not the demo's."""
 _TABLE_OF = {"target": "targets", "returns": "returns", "inventory": "inventory",
              "staff": "staff", "customers": "customers"}  # fmt: skip
@@ -177,7 +177,7 @@ class Sampler:
         last = turns.make(self._rng, template, prompt.today)
         if not intents and template.intent in turns.SQL_INTENTS and self._mode == "train":
             last = self._doubled(last, prompt, lang)
-        if not intents and self._rng.random() < HISTORY_SHARE:
+        if not intents and template.intent != "clarify" and self._rng.random() < HISTORY_SHARE:
             other = self._template(self._train, prompt, lang, ())
             if other is not None:
                 before = turns.make(self._rng, other, prompt.today)
@@ -244,12 +244,24 @@ class Sampler:
         if not options:
             return None
         rare = NO_SCHEMA if prompt.schema.columns else ()
-        weights = [WEIGHTS[intent] * (0.25 if intent in rare else 1) for intent, _ in options]
+        weights = [WEIGHTS[intent] * (0.4 if intent in rare else 1) for intent, _ in options]
         intent, group = self._rng.choices(options, weights)[0]
         if intent in BY_TAG and self._rng.random() < 0.6:
             tag = self._rng.choice(sorted({template.tag for template in group}))
             group = tuple(template for template in group if template.tag == tag)
-        return self._rng.choice(group)
+        if intent not in turns.TALK_INTENTS:
+            return self._rng.choice(group)
+        if prompt.schema.columns:
+            # A varied schema may well have the figure that the demo lacks.
+            group = tuple(template for template in group if template.tag != "data") or group
+        return self._rng.choices(group, [_breadth(template) for template in group])[0]
+
+
+@functools.cache
+def _breadth(template: Template) -> float:
+    """Templates that say many things are drawn more often than those that say one."""
+    question = template.text.partition("=>")[0]
+    return 1.0 + 1.5 * min(2, question.count("{")) + 0.75 * min(3, question.count("("))
 
 
 def _by_tag(rng: random.Random, fitting: list[Template]) -> Template:

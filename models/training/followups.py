@@ -141,7 +141,7 @@ def _several(
     template: Template, last: Frame, asked: Frame, filler: Filler
 ) -> Frame | None:  # fmt: skip
     """Every edit whose slot the template has, and what its kind says."""
-    edited, slots = last, template.slots
+    edited, slots = last, set(filler.said)
     if "value" in slots:
         filters = dict(last.filters) | {filler.dim: asked.values[0]}
         if filler.dim == "product_name":

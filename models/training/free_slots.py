@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import random
 
+from models.training.world_words import WORLD
+
 ZH_OPERATORS = {"+": ("加", "加上"), "-": ("减", "减去"), "*": ("乘以", "乘"), "/": ("除以",)}
 EN_OPERATORS = {"+": ("plus",), "-": ("minus",), "*": ("times",), "/": ("divided by", "over")}
 REPORTS = {
@@ -24,29 +26,6 @@ CURRENCIES = {
     "AUD": (("澳元",), ("Australian dollar",)), "SGD": (("新加坡元", "新币"), ("Singapore dollar",)),  # noqa: E501
     "CAD": (("加元", "加币"), ("Canadian dollar",)), "CHF": (("瑞士法郎",), ("Swiss franc",)),
     "THB": (("泰铢",), ("Thai baht", "baht")),
-}  # fmt: skip
-
-
-_WORLD = {
-    "place": {
-        "zh": ("北京", "三亚", "哈尔滨", "成都", "拉萨", "巴黎", "东京", "厦门", "青岛", "桂林", "西安", "伦敦",  # noqa: E501
-               "乌鲁木齐", "香港", "新加坡", "大理"),
-        "en": ("Paris", "London", "Berlin", "Tokyo", "Rome", "Sydney", "Oslo", "Beijing", "Boston"),
-    },
-    "food": {
-        "zh": ("火锅", "奶茶", "饺子", "披萨", "麻婆豆腐", "鸡蛋羹", "烤鸭", "螺蛳粉", "三明治", "酸菜鱼", "咖啡",  # noqa: E501
-               "蛋炒饭", "小龙虾", "西瓜"),
-        "en": ("pancakes", "ramen", "curry", "lasagna", "dumplings", "apple pie", "rice", "eggs"),
-    },
-    "thing": {
-        "zh": ("蝴蝶", "区块链", "电梯", "彩虹", "机会成本", "量子", "雨伞", "通货膨胀", "熵", "友谊", "冰川",  # noqa: E501
-               "边际效应", "芯片", "元宇宙"),
-        "en": ("good luck", "butterfly", "see you soon", "umbrella", "happy birthday", "friendship"),  # noqa: E501
-    },
-    "film": {
-        "zh": ("流浪地球", "西游记", "泰坦尼克号", "红楼梦", "功夫熊猫", "甄嬛传", "三体", "哪吒"),
-        "en": ("Titanic", "Avatar", "Frozen", "Inception"),
-    },
 }  # fmt: skip
 
 
@@ -118,6 +97,4 @@ def word(rng: random.Random, slot: str, intent: str, lang: str) -> str:
             return rng.choice(rng.choice(tuple(CURRENCIES.values()))[0 if lang == "zh" else 1])
         case "topic":
             return ""
-        case "place" | "food" | "thing" | "film":
-            return rng.choice(_WORLD[slot][lang])
-    raise KeyError(slot)
+    return rng.choice(WORLD[slot.rstrip("2")][lang])

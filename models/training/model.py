@@ -39,11 +39,16 @@ class Preset:
 
 
 _SMALL_STEP = Layout(
-    MAX_PREFIX_TOKENS, ((48, 192), (28, 256), (24, 320), (16, 416), (14, 512), (10, 640)), 20480
+    MAX_PREFIX_TOKENS,
+    ((32, 80), (44, 192), (33, 256), (19, 320), (15, 416), (13, 512), (8, 640)),
+    22016,
 )
 _LARGE_STEP = Layout(
-    MAX_PREFIX_TOKENS, ((96, 192), (56, 256), (48, 320), (32, 416), (28, 512), (20, 640)), 40960
+    MAX_PREFIX_TOKENS,
+    ((64, 80), (88, 192), (66, 256), (38, 320), (30, 416), (27, 512), (17, 640)),
+    44032,
 )
+"""Rows of each width follow the lengths of the mixture (``dialogs.WEIGHTS``): talk is short."""
 PRESETS = {
     "fixture": Preset(128, 4, 4, 2, 32, 32, 3, 64, 2048, 3e-3, 3000, 52, _SMALL_STEP),
     "demo": Preset(256, 8, 4, 2, 64, 32, 3, 128, 4096, 1.5e-3, 3000, 600, _LARGE_STEP),
