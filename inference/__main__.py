@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from inference import gpu_arguments
+from inference.benchmarks import commands as commands_of_bench
 from inference.errors import InferenceError
 
 
@@ -61,14 +62,7 @@ def _parser() -> argparse.ArgumentParser:
 
     bench = commands.add_parser("bench", help="measure")
     benches = bench.add_subparsers(required=True, metavar="WHAT")
-    latency = benches.add_parser("latency", help="prefill and decode times; last line JSON")
-    latency.add_argument("model", type=Path, nargs="?", help="default: a random model, made now")
-    latency.add_argument("--prompt-tokens", type=int, default=800)
-    latency.add_argument("--new-tokens", type=int, default=128)
-    latency.add_argument("--batch", type=int, default=4)
-    latency.add_argument("--repeats", type=int, default=5)
-    latency.add_argument("--expert-cache-slots", type=int)
-    latency.set_defaults(run=_bench_latency)
+    commands_of_bench.add_commands(benches)
     return parser
 
 
@@ -126,21 +120,6 @@ def _plan(arguments: argparse.Namespace) -> int:
     config = gpu_arguments.config_of(arguments, device="cuda")
     plan = plan_memory(geometry, config, context_bytes=arguments.context)
     print(json.dumps(plan.to_json()) if arguments.json else plan_table(geometry, config, plan))
-    return 0
-
-
-def _bench_latency(arguments: argparse.Namespace) -> int:
-    from inference.benchmarks import latency
-
-    report = latency.run(
-        arguments.model,
-        prompt_tokens=arguments.prompt_tokens,
-        new_tokens=arguments.new_tokens,
-        batch=arguments.batch,
-        repeats=arguments.repeats,
-        expert_cache_slots=arguments.expert_cache_slots,
-    )
-    latency.print_report(report)
     return 0
 
 

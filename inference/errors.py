@@ -14,6 +14,7 @@ InferenceError
 │   ├── PinningError           the system refuses to pin the experts' memory
 │   ├── MemoryPlanError        the model does not fit into the memory given
 │   └── SlotMismatchError      an expert on the GPU differs from the one on the host
+├── MeasurementError           a benchmark cannot measure what it should
 ├── TokenLimitError            the prompt is longer than the context
 ├── ToolCallSyntaxError        the model wrote a tool call that cannot be parsed
 ├── GrammarError               a tool schema cannot be turned into a grammar
@@ -112,6 +113,10 @@ class SlotMismatchError(DeviceError):
         self.layer = layer
         self.expert = expert
         self.slot = slot
+
+
+class MeasurementError(InferenceError):
+    """A benchmark cannot measure what it should; the message says why."""
 
 
 class TokenLimitError(InferenceError):

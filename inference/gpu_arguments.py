@@ -28,11 +28,14 @@ def add_device_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
 
 
-def add_limit_arguments(parser: argparse.ArgumentParser, *, max_model_len: int = 8192) -> None:
-    """Memory limit, context and number formats."""
+def add_limit_arguments(
+    parser: argparse.ArgumentParser, *, max_model_len: int = 8192, sequences: bool = True
+) -> None:
+    """Memory limit, number formats and, with ``sequences``, context and number of sequences."""
     parser.add_argument("--gpu-memory-limit", type=memory, default="6GB", help="6GB is 6,000 MiB")
-    parser.add_argument("--max-model-len", type=int, default=max_model_len)
-    parser.add_argument("--max-num-seqs", type=int, default=1)
+    if sequences:
+        parser.add_argument("--max-model-len", type=int, default=max_model_len)
+        parser.add_argument("--max-num-seqs", type=int, default=1)
     parser.add_argument("--backbone-dtype", choices=("fp16", "int8"), default="fp16")
     parser.add_argument("--lm-head-dtype", choices=("fp16", "int8", "int4"), default="fp16")
     parser.add_argument("--kv-cache-dtype", choices=("fp16", "fp8"), default="fp16")
@@ -52,6 +55,14 @@ def config_of(arguments: argparse.Namespace, **fields: Any) -> EngineConfig:
     """The limits and the device named; ``fields`` rule over them. Raises ``ValueError``."""
     read = {name: getattr(arguments, name) for name in _FIELDS if hasattr(arguments, name)}
     return EngineConfig(**{**read, **fields})
+
+
+def to_arguments(config: EngineConfig) -> list[str]:
+    """The command line that ``config_of`` reads as ``config``."""
+    arguments = []
+    for name in _FIELDS:
+        arguments += [f"--{name.replace('_', '-')}", str(getattr(config, name))]
+    return arguments
 
 
 _FIELDS = (

@@ -14,6 +14,7 @@ from types import TracebackType
 
 from inference.benchmarks.cuda_driver import CudaDriver
 from inference.config import MIB
+from inference.errors import MeasurementError
 
 _PIECES = (1024 * MIB, 128 * MIB, 16 * MIB, 2 * MIB)
 _STOP_TIMEOUT_S = 30.0
@@ -52,7 +53,7 @@ class Ballast:
         if len(words) != 3 or words[0] != "holding":
             self._process.kill()
             self._process.communicate()
-            raise RuntimeError("the ballast did not start; its message stands above")
+            raise MeasurementError("the ballast did not start; its message stands above")
         self.held_bytes, self.free_bytes = int(words[1]), int(words[2])
         return self
 
@@ -76,7 +77,7 @@ def main(arguments: list[str]) -> int:
         driver = CudaDriver()
         held = fill(driver, int(arguments[0]))
         free = driver.free_bytes()
-    except RuntimeError as error:
+    except MeasurementError as error:
         print(error, file=sys.stderr)
         return 1
     print(f"holding {held} {free}", flush=True)

@@ -10,16 +10,18 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
+from inference.errors import MeasurementError
+
 
 class CudaDriver:
     """The first device with its primary context. Memory lives as long as the process."""
 
     def __init__(self, library: Any = None) -> None:
-        """Make a context. Raises ``RuntimeError`` without a driver or device."""
+        """Make a context. Raises ``MeasurementError`` without a driver or device."""
         try:
             self._cuda = library or ctypes.CDLL("libcuda.so.1")
         except OSError as error:
-            raise RuntimeError(f"no CUDA driver ({error})") from error
+            raise MeasurementError(f"no CUDA driver ({error})") from error
         device, context = ctypes.c_int(), ctypes.c_void_p()
         self._call("cuInit", 0)
         self._call("cuDeviceGet", ctypes.byref(device), 0)
@@ -85,4 +87,4 @@ class CudaDriver:
     def _call(self, name: str, *arguments: Any) -> None:
         result = int(getattr(self._cuda, name)(*arguments))
         if result:
-            raise RuntimeError(f"{name} failed with CUDA error {result}")
+            raise MeasurementError(f"{name} failed with CUDA error {result}")

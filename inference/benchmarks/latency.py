@@ -19,8 +19,8 @@ from inference.llm import LLM
 from inference.protocol import ChatOutput, Message, ToolSpec
 from inference.sampling_params import SamplingParams
 
-_SENTENCE = "表 sales_data 列 region product quarter price quantity；华东 2023-Q3 SELECT。"
-_TOOL = ToolSpec(
+SENTENCE = "表 sales_data 列 region product quarter price quantity；华东 2023-Q3 SELECT。"
+TOOL = ToolSpec(
     "sql_query",
     "在公司数据库执行一条只读SELECT",
     {
@@ -90,10 +90,10 @@ def _measure(
     with LLM(model_dir, max_num_seqs=batch, expert_cache_slots=slots) as llm:
         for repeat in range(repeats):
             # A different first line every time, so that nothing of the prompt is cached.
-            prompt = _prompt(llm, f"第{repeat}次", prompt_tokens)
-            colds.append(llm.chat([prompt, Message("user", "一")], (_TOOL,), greedy))
-            warms.append(llm.chat([prompt, Message("user", "二，华北呢？")], (_TOOL,), greedy))
-            randoms.append(llm.chat([prompt, Message("user", "三")], (_TOOL,), sampled))
+            prompt = system_message(llm, f"第{repeat}次", prompt_tokens)
+            colds.append(llm.chat([prompt, Message("user", "一")], (TOOL,), greedy))
+            warms.append(llm.chat([prompt, Message("user", "二，华北呢？")], (TOOL,), greedy))
+            randoms.append(llm.chat([prompt, Message("user", "三")], (TOOL,), sampled))
         batch_tok_s = _batched(llm, prompt, greedy, batch)
         stats = llm.stats
     decode_ms = statistics.median(map(_decode_ms, colds + warms))
@@ -113,10 +113,11 @@ def _measure(
     )
 
 
-def _prompt(llm: LLM, head: str, num_tokens: int) -> Message:
-    text = head + _SENTENCE
-    while llm.count_tokens([Message("system", text)], (_TOOL,)) < num_tokens:
-        text += _SENTENCE
+def system_message(llm: LLM, head: str, num_tokens: int) -> Message:
+    """A system message beginning with ``head`` that makes a prompt of ``num_tokens`` or more."""
+    text = head + SENTENCE
+    while llm.count_tokens([Message("system", text)], (TOOL,)) < num_tokens:
+        text += SENTENCE
     return Message("system", text)
 
 
@@ -131,7 +132,7 @@ def _batched(llm: LLM, prompt: Message, params: SamplingParams, batch: int) -> f
 
     def ask(number: int) -> None:
         messages = [prompt, Message("user", f"{number}")]
-        outputs.append(llm.chat(messages, (_TOOL,), params))
+        outputs.append(llm.chat(messages, (TOOL,), params))
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(batch)]
     start = time.perf_counter()

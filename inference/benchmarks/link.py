@@ -19,6 +19,7 @@ from typing import Literal
 
 from inference.benchmarks.cuda_driver import CudaDriver
 from inference.config import MIB
+from inference.errors import MeasurementError
 
 SIZE_BYTES = 256 * MIB
 _REPEATS = 8
@@ -37,7 +38,7 @@ class LinkSpeed:
 
 
 def measure_link(device: Literal["cpu", "cuda"], *, size_bytes: int = SIZE_BYTES) -> LinkSpeed:
-    """Best of several copies of ``size_bytes``. Raises ``RuntimeError`` without a GPU."""
+    """Best of several copies of ``size_bytes``. Raises ``MeasurementError`` without a GPU."""
     if device == "cpu":
         return _measure_host(size_bytes)
     done = subprocess.run(
@@ -47,7 +48,7 @@ def measure_link(device: Literal["cpu", "cuda"], *, size_bytes: int = SIZE_BYTES
         check=False,
     )
     if done.returncode:
-        raise RuntimeError("the link could not be measured; its message stands above")
+        raise MeasurementError("the link could not be measured; its message stands above")
     return LinkSpeed(**json.loads(done.stdout))
 
 
@@ -55,7 +56,7 @@ def measure_driver(driver: CudaDriver, size_bytes: int) -> LinkSpeed:
     """The copies on a GPU; takes twice ``size_bytes`` of its memory for good."""
     there, other = driver.allocate(size_bytes), driver.allocate(size_bytes)
     if not (there and other):
-        raise RuntimeError(f"the GPU has no {2 * size_bytes // MIB} MiB free")
+        raise MeasurementError(f"the GPU has no {2 * size_bytes // MIB} MiB free")
     host = driver.allocate_pinned(size_bytes)
 
     def best(copy: Callable[[], None]) -> float:
@@ -81,7 +82,7 @@ def main(arguments: list[str]) -> int:
     """The process that measures."""
     try:
         speed = measure_driver(CudaDriver(), int(arguments[0]) if arguments else SIZE_BYTES)
-    except RuntimeError as error:
+    except MeasurementError as error:
         print(error, file=sys.stderr)
         return 1
     print(json.dumps(asdict(speed)))

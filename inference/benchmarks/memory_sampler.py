@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any
 
 from inference.config import MIB
+from inference.errors import MeasurementError
 
 INTERVAL_S = 0.01
 _STOP_TIMEOUT_S = 10.0
@@ -45,7 +46,7 @@ class MemoryReader:
     """
 
     def __init__(self, pid: int, baseline_bytes: int, *, device: int = 0) -> None:
-        """Raises ``RuntimeError`` when neither NVML nor nvidia-smi answers."""
+        """Raises ``MeasurementError`` when neither NVML nor nvidia-smi answers."""
         self._pid = pid
         self._baseline = baseline_bytes
         self.used_bytes, self._process_bytes, how = _open(device)
@@ -65,7 +66,7 @@ class MemoryReader:
 
 
 def used_bytes(device: int = 0) -> int:
-    """Bytes of the whole device in use now. Raises ``RuntimeError`` without a driver."""
+    """Bytes of the whole device in use now. Raises ``MeasurementError`` without a driver."""
     return _open(device)[0]()
 
 
@@ -78,7 +79,7 @@ def _open(device: int) -> tuple[Callable[[], int], Callable[[int], int | None], 
         pynvml.nvmlInit()
         handle = pynvml.nvmlDeviceGetHandleByIndex(device)
     except pynvml.NVMLError as error:
-        raise RuntimeError(f"NVML does not answer ({error})") from error
+        raise MeasurementError(f"NVML does not answer ({error})") from error
 
     def process(pid: int) -> int | None:
         for entry in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
@@ -102,7 +103,7 @@ def _by_command(device: int) -> tuple[Callable[[], int], Callable[[int], int | N
                 check=True,
             )
         except (OSError, subprocess.CalledProcessError) as error:
-            raise RuntimeError(f"neither NVML nor nvidia-smi answers ({error})") from error
+            raise MeasurementError(f"neither NVML nor nvidia-smi answers ({error})") from error
         return [line.split(", ") for line in done.stdout.splitlines() if line.strip()]
 
     def process(pid: int) -> int | None:
@@ -157,7 +158,7 @@ class MemorySampler:
         if self._process.stdout.readline().strip() != "sampling":
             self._process.kill()
             self._process.communicate()
-            raise RuntimeError("the memory sampler did not start; its message stands above")
+            raise MeasurementError("the memory sampler did not start; its message stands above")
         return self
 
     def __exit__(
@@ -173,14 +174,14 @@ class MemorySampler:
         except (subprocess.TimeoutExpired, ValueError, IndexError) as error:
             self._process.kill()
             self._process.communicate()
-            raise RuntimeError("the memory sampler gave no result") from error
+            raise MeasurementError("the memory sampler gave no result") from error
 
 
 def main(arguments: list[str]) -> int:
     """The sampling process."""
     try:
         reader = MemoryReader(int(arguments[0]), int(arguments[1]))
-    except RuntimeError as error:
+    except MeasurementError as error:
         print(error, file=sys.stderr)
         return 1
     stop = threading.Event()

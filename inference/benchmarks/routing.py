@@ -18,7 +18,9 @@ import numpy.typing as npt
 Table = npt.NDArray[np.int32]
 """Expert ids ``[steps, layers, batch * num_experts_per_tok]``, distinct within a token."""
 
-_FIELD = re.compile(r"(skew|reuse|seed|hit)=([0-9.]+)")
+_FIELD = re.compile(r"(skew|reuse|seed|hit|accuracy)=([0-9.]+)")
+DEVICE_DECAY = 0.98
+"""Decay of an expert's frequency a step, as ``ExpertSlots`` has it by default."""
 _CALIBRATION_STEPS = 256
 _CALIBRATION_LAYERS = 10
 _TOLERANCE = 0.002
@@ -29,13 +31,16 @@ class Routing:
     """Where the expert choices of a measurement come from.
 
     ``skew`` is the exponent of Zipf's law over a layer's experts (0: all alike); ``reuse`` the
-    probability that an expert of the token before is used again. ``own`` means the router's.
+    probability that an expert of the token before is used again; ``accuracy`` the probability
+    that the prediction made one layer ahead names an expert that is used. ``own`` means the
+    router's own choices and predictions.
     """
 
     own: bool = True
     skew: float = 0.0
     reuse: float = 0.0
     seed: int = 0
+    accuracy: float = 0.85
     wanted_hit_rate: float | None = None
 
     @classmethod
@@ -64,16 +69,25 @@ class Routing:
             skew=float(fields.get("skew", 0)),
             reuse=float(fields.get("reuse", 0)),
             seed=int(float(fields.get("seed", 0))),
+            accuracy=float(fields.get("accuracy", cls.accuracy)),
             wanted_hit_rate=None if hit is None else float(hit),
         )
-        if not 0 <= routing.reuse <= 1 or not 0 <= (routing.wanted_hit_rate or 0) <= 1:
-            raise ValueError(f"{text!r}: reuse and hit are shares from 0 to 1")
+        shares = (routing.reuse, routing.accuracy, routing.wanted_hit_rate or 0.0)
+        if not all(0 <= share <= 1 for share in shares):
+            raise ValueError(f"{text!r}: reuse, hit and accuracy are shares from 0 to 1")
         return routing
 
     def __str__(self) -> str:
         if self.own:
             return "own"
-        return f"generated:skew={self.skew:g},reuse={self.reuse:.4g},seed={self.seed}"
+        return (
+            f"generated:skew={self.skew:.4g},reuse={self.reuse:.4g},seed={self.seed},"
+            f"accuracy={self.accuracy:g}"
+        )
+
+
+ROUTER = Routing()
+"""The router's own choices."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +134,26 @@ def generate(routing: Routing, shape: RoutedShape, steps: int) -> Table:
         best = np.argpartition(-keys, top_k - 1, axis=2)[..., :top_k]
         table[step] = best
     return table.reshape(steps, layers, shape.batch * top_k)
+
+
+def predictions(routing: Routing, shape: RoutedShape, table: Table) -> Table:
+    """What a predictor of ``routing.accuracy`` names for each choice of ``table``.
+
+    A wrong prediction is an expert that the token does not use in this layer.
+    """
+    rng = np.random.default_rng([routing.seed, 1])
+    layers, experts, top_k = shape.num_layers, shape.num_experts, shape.num_experts_per_tok
+    choices = table.reshape(-1, layers, shape.batch, top_k)
+    guesses = np.empty_like(choices)
+    for step, chosen in enumerate(choices):
+        keys = rng.random((layers, shape.batch, experts))
+        right = rng.random(chosen.shape) < routing.accuracy
+        if top_k == experts:
+            right[:] = True
+        # Right ones come first, other experts next, experts that must not be named last.
+        np.put_along_axis(keys, chosen, np.where(right, 2.0, -1.0), axis=2)
+        guesses[step] = np.argsort(-keys, axis=2, kind="stable")[..., :top_k]
+    return guesses.reshape(table.shape)
 
 
 def simulate(

@@ -8,6 +8,7 @@ import pytest
 from inference.benchmarks.ballast import Ballast, fill
 from inference.benchmarks.cuda_driver import CudaDriver
 from inference.config import MIB
+from inference.errors import MeasurementError
 from tests.inference.benchmarks.fake_cuda import CARD_BYTES, CONTEXT_BYTES, FakeCuda
 
 
@@ -25,7 +26,7 @@ def test_only_the_wanted_rest_stays_free(leave: int) -> None:
 def test_a_failing_call_is_named() -> None:
     cuda = FakeCuda()
     cuda.device_error = 100
-    with pytest.raises(RuntimeError, match="cuDeviceGet failed with CUDA error 100"):
+    with pytest.raises(MeasurementError, match="cuDeviceGet failed with CUDA error 100"):
         CudaDriver(cuda)
 
 
@@ -40,5 +41,5 @@ def test_without_a_driver_the_process_says_so() -> None:
         assert done.stdout.startswith("holding ")
     else:
         assert "CUDA" in done.stderr
-        with pytest.raises(RuntimeError, match="the ballast did not start"), Ballast(MIB):
+        with pytest.raises(MeasurementError, match="the ballast did not start"), Ballast(MIB):
             pass

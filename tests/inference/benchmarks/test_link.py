@@ -5,6 +5,7 @@ import pytest
 from inference.benchmarks.cuda_driver import CudaDriver
 from inference.benchmarks.link import measure_driver, measure_link
 from inference.config import MIB
+from inference.errors import MeasurementError
 from tests.inference.benchmarks.fake_cuda import LINK_BYTES_S, MEMORY_BYTES_S, FakeCuda
 
 
@@ -26,7 +27,7 @@ def test_speeds_are_bytes_over_the_time_of_events() -> None:
 def test_a_full_card_is_named() -> None:
     cuda = FakeCuda()
     cuda.free = 600 * MIB
-    with pytest.raises(RuntimeError, match="no 512 MiB free"):
+    with pytest.raises(MeasurementError, match="no 512 MiB free"):
         measure_driver(CudaDriver(cuda), 256 * MIB)
 
 

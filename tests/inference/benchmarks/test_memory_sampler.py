@@ -14,6 +14,7 @@ import pytest
 from inference.benchmarks import memory_sampler
 from inference.benchmarks.memory_sampler import MemoryReader, MemorySampler, sample
 from inference.config import MIB
+from inference.errors import MeasurementError
 
 FAKE_NVML = '''
 """A stand-in for nvidia-ml-py: the memory in use stands in a file."""
@@ -113,7 +114,7 @@ def test_without_a_driver_the_sampler_does_not_start(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    with pytest.raises(RuntimeError, match="neither NVML nor nvidia-smi answers"):
+    with pytest.raises(MeasurementError, match="neither NVML nor nvidia-smi answers"):
         memory_sampler.used_bytes()
 
 

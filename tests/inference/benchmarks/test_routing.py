@@ -12,6 +12,7 @@ from inference.benchmarks.routing import (
     Routing,
     calibrate,
     generate,
+    predictions,
     simulate,
 )
 
@@ -59,6 +60,19 @@ def test_skew_makes_few_experts_popular() -> None:
         shares.append(counts[:8].sum() / counts.sum())
     assert shares[0] < 0.2
     assert shares[1] > 0.4
+
+
+@pytest.mark.parametrize("accuracy", [0.0, 0.5, 0.85, 1.0])
+def test_predictions_are_as_accurate_as_asked(accuracy: float) -> None:
+    routing = Routing(own=False, skew=0.5, seed=9, accuracy=accuracy)
+    shape = RoutedShape(4, 64, 4, batch=2)
+    table = generate(routing, shape, 300)
+    guesses = predictions(routing, shape, table)
+    assert guesses.shape == table.shape
+    pairs = zip(table.reshape(-1, 4).tolist(), guesses.reshape(-1, 4).tolist(), strict=True)
+    shares = [len(set(used) & set(named)) / 4 for used, named in pairs]
+    assert float(np.mean(shares)) == pytest.approx(accuracy, abs=0.02)
+    assert all(len(set(named)) == 4 for named in guesses.reshape(-1, 4).tolist())
 
 
 def reference(table: np.ndarray, slots: int, decay: float) -> tuple[int, int]:
@@ -136,7 +150,7 @@ def test_routing_is_read_and_written() -> None:
     read = Routing.parse("generated:skew=0.6,reuse=0.25,seed=7")
     assert read == Routing(False, 0.6, 0.25, 7)
     assert Routing.parse(str(read)) == read
-    assert Routing.parse("generated:skew=1,hit=0.75").wanted_hit_rate == 0.75
+    assert Routing.parse("generated:skew=1,hit=0.75,accuracy=1").wanted_hit_rate == 0.75
 
 
 @pytest.mark.parametrize(
