@@ -127,7 +127,7 @@ def compile_source(
             f"{source.name} does not compile for {architecture}: {message}",
             "report it with the versions of cuda-core and nvidia-cuda-nvrtc",
         ) from error
-    return code, written.getvalue()
+    return code, written.getvalue().replace("\0", "")
 
 
 class KernelCache:
