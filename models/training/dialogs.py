@@ -50,7 +50,7 @@ DOUBLE_SHARE = 0.03
 """Part of the other questions that ask for two things at once."""
 HISTORY_SHARE = 0.1
 """Part of the other dialogs that begin with a finished turn about something else."""
-ENGLISH_SHARE = 0.2
+ENGLISH_SHARE = 0.23
 VARIED_SHARE = 0.45
 """Part of the prompts whose schema is not the demo's."""
 _TABLE_OF = {"target": "targets", "returns": "returns", "inventory": "inventory",

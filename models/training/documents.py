@@ -49,6 +49,27 @@ EN_SUBJECTS = {
     "shuttle bus": "班车", "visitors": "访客", "contracts": "合同", "purchasing": "采购",
     "training": "培训费", "backups": "备份", "promotion": "晋升", "demo units": "样机",
 }  # fmt: skip
+_EN_FIRST = (
+    "office", "home", "travel", "training", "client", "medical", "parental", "night", "weekend",
+    "company", "team", "product", "data", "email", "phone", "laptop", "car", "fuel", "lunch",
+    "housing", "moving", "study", "gift", "sample", "supplier", "contract", "budget", "petty cash",
+    "emergency", "fire", "visitor", "internet", "software", "uniform", "parking", "storage",
+    "customer", "warranty", "battery", "screen", "delivery", "return", "price", "quality", "safety",
+    "holiday", "bereavement", "relocation", "referral", "exit", "shift", "salary", "tax", "badge",
+)  # fmt: skip
+_EN_SECOND = (
+    "leave", "allowance", "budget", "access", "card", "expenses", "policy", "repair", "request",
+    "approval", "insurance", "days", "fees", "rules", "subsidy", "bonus", "report", "check",
+    "booking", "refund", "protection", "claims", "review", "handover", "equipment", "warranty",
+    "permit", "service", "limit", "password", "contract", "transfer", "storage", "disposal",
+)  # fmt: skip
+_EN_ALONE = (
+    "jury duty", "carpooling", "overtime pay", "team dinners", "business cards", "flexible hours",
+    "smoking breaks", "side jobs", "loyalty points", "charging time", "waterproofing", "cleaning",
+    "noise level", "installing", "firmware updates", "factory reset", "pairing", "child care",
+    "blood donation", "military service", "typhoon days", "canteen vouchers", "gym membership",
+    "lost keys", "dress code", "social media", "whistle-blowing", "conflicts of interest",
+)  # fmt: skip
 _MANUAL_SUBJECTS = tuple(
     word
     for word in (  # noqa: SIM905
@@ -154,6 +175,11 @@ def _rule(rng: random.Random, subject: str) -> tuple[Passage, str]:
 
 def invented(rng: random.Random, lang: str = "zh") -> tuple[Passage, str]:
     """A passage, and the subject people ask about."""
+    if lang == "en" and rng.random() < 0.55:
+        said = rng.choice(_EN_ALONE)
+        if rng.random() < 0.8:
+            said = f"{rng.choice(_EN_FIRST)} {rng.choice(_EN_SECOND)}"
+        return _rule(rng, rng.choice(_RULE_SUBJECTS))[0], said
     if lang == "en" and rng.random() < 0.7:
         said = rng.choice(tuple(EN_SUBJECTS))
         return _rule(rng, EN_SUBJECTS[said])[0], said
@@ -166,8 +192,9 @@ def invented(rng: random.Random, lang: str = "zh") -> tuple[Passage, str]:
         topic = f"{product}{rng.choice(('的', ''))}{subject}"
         return Passage(f"{product}手册", subject, text), topic
     subject = rng.choice(_RULE_SUBJECTS + lexicon.words("topics", "zh"))
-    if rng.random() < 0.12:
-        subject = rng.choice(lexicon.HANZI) + rng.choice(lexicon.HANZI) + rng.choice("假费证险金卡")
+    if rng.random() < 0.2:
+        stem = rng.choice(lexicon.HANZI) + rng.choice(lexicon.HANZI)
+        subject = stem + rng.choice("假费证险金卡单券贴表章") + rng.choice(("", "", "申请", "补助"))
     return _rule(rng, subject)
 
 
@@ -187,14 +214,14 @@ def asked(rng: random.Random, lang: str = "zh") -> tuple[Passage, str]:
 def found(rng: random.Random, right: Passage) -> str:
     """What a search returns: up to three passages, the right one mostly first."""
     others: list[Passage] = []
-    for _ in range(rng.choices((0, 1, 2), (8, 22, 70))[0]):
+    for _ in range(rng.choices((0, 1, 2), (30, 25, 45))[0]):
         near = [p for p in demo() if p.title == right.title and p != right]
         other = rng.choice(near) if near and rng.random() < 0.5 else asked(rng)[0]
-        if not near and rng.random() < 0.4:
+        if not near and rng.random() < 0.5:
             other = Passage(right.title, other.section, other.text)
         if other.section[:2] != right.section[:2]:
             others.append(other)
-    place = 0 if rng.random() < 0.65 else rng.randint(0, len(others))
+    place = 0 if rng.random() < 0.5 else rng.randint(0, len(others))
     others.insert(place, right)
     return "\n".join(
         f"[{i}]《{p.title}》{p.section}：{p.text}" for i, p in enumerate(others, start=1)
