@@ -7,7 +7,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 state=${HUTONG_DEPLOY_STATE:-var/deploy}
-env_file=${HUTONG_ENV_FILE:-.env}
+export HUTONG_ENV_FILE
+HUTONG_ENV_FILE=$(realpath -m "${HUTONG_ENV_FILE:-.env}")
+env_file=$HUTONG_ENV_FILE
 profiles=${PROFILES:-$(nvidia-smi -L >/dev/null 2>&1 && echo gpu || echo cpu)}
 images=(gateway engine)
 started=$SECONDS
@@ -42,7 +44,7 @@ build() {
 
 start() {
     [[ " $profiles " == *" demo "* ]] && compose run --rm --no-deps demo-data
-    compose up -d --wait --remove-orphans --no-build
+    compose up -d --wait --wait-timeout 300 --remove-orphans --no-build
 }
 
 remember() {
