@@ -227,6 +227,12 @@ class GpuModelRunner:
         logger.info("warm after %.1f s", time.perf_counter() - begin_s)
         return torch.get_num_threads()
 
+    def set_prefetch(self, enabled: bool) -> None:
+        """Turn the prefetch on or off between steps and capture the graphs again."""
+        self.slots.set_prefetch(PrefetchConfig(enabled=enabled))
+        self.graphs = DecodeGraphs(self._step)
+        self.capture()
+
     def logits_of(self, row: int) -> Tensor:
         """All logits of one row of the last step, fp32 [vocab_size], on the device."""
         return self._step.logits[row]

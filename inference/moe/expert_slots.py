@@ -8,7 +8,7 @@ doors to what the device decided: counters, checks, warm start, overrides. The t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -248,6 +248,25 @@ class ExpertSlots:
                 tables.addresses[index, expert] = slots[slot].data_ptr()
                 resident[slot] = expert
             tables.frequency[index, expert] = max(frequency[expert], 1.0)
+
+    def set_prefetch(self, prefetch: PrefetchConfig) -> None:
+        """Change the prefetch between steps. Graphs captured before go on with the old one.
+
+        What was prefetched last is forgotten as such; every step waits for its copies, so the
+        experts lie in their slots.
+        """
+        if self.library.device.type == "cuda":
+            torch.cuda.synchronize(self.library.device)
+        self._settings = replace(
+            self._settings,
+            predict=prefetch.predicts,
+            width=prefetch.width,
+            max_copies=prefetch.max_copies if prefetch.enabled else 0,
+        )
+        self.prefetcher = ExpertPrefetcher(self.library, self.tables, prefetch)
+        self.tables.copy_counts.zero_()
+        self.tables.copy_experts.fill_(-1)
+        self.tables.predicted.zero_()
 
     def routing_override(self, ids: Tensor | None, predicted: Tensor | None = None) -> None:
         """Take the experts from a table instead of the router; for benchmarks.
