@@ -11,6 +11,7 @@ variant ``1_person``; ``having_over.txt`` is intent ``having``, variant ``over``
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import random
 import re
@@ -30,6 +31,8 @@ INTENTS = (
 )  # fmt: skip
 _BY_LENGTH = sorted(INTENTS, key=len, reverse=True)
 _SLOT = re.compile(r"\{(\w+)\}")
+_MARKS = re.compile(r"[\W_]+")
+MAX_DRAWS = 30
 _KIND = re.compile(r"#\s*kind:\s*(\w+)")
 
 
@@ -60,14 +63,39 @@ class Template:
     @property
     def held_out(self) -> bool:
         """True for one template in ten, by a stable hash of its text: never trained on."""
-        key = f"{self.lang}/{self.intent}/{self.text}".encode()
-        return hashlib.sha256(key).digest()[0] < 26
+        return _held_out(f"{self.lang}/{self.intent}/{self.text}")
 
     def choose(self, rng: random.Random) -> str:
-        """The text with options and choices decided, slots still in braces."""
-        text, end = _choose(self.text, 0, "", rng)
-        assert end == len(self.text)
+        """The text with options and choices decided, slots still in braces.
+
+        A trained template never comes out as a held-out one would.
+        """
+        for _ in range(MAX_DRAWS):
+            text, end = _choose(self.text, 0, "", rng)
+            assert end == len(self.text)
+            if self.held_out or ("(" not in self.text and "[" not in self.text):
+                break
+            if bare(text) not in held_out_phrasings():
+                break
         return text
+
+
+@functools.cache
+def _held_out(key: str) -> bool:
+    return hashlib.sha256(key.encode()).digest()[0] < 26
+
+
+def bare(text: str) -> str:
+    """The question of a template text without its answer, marks, spaces and case."""
+    return _MARKS.sub("", text.partition("=>")[0].lower())
+
+
+@functools.cache
+def held_out_phrasings() -> frozenset[str]:
+    """What the held-out templates of the repository say, slots by name."""
+    rng = random.Random(0)
+    held = [template for template in load() if template.held_out]
+    return frozenset(bare(template.choose(rng)) for template in held for _ in range(60))
 
 
 def _choose(text: str, start: int, closing: str, rng: random.Random) -> tuple[str, int]:

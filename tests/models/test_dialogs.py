@@ -82,7 +82,8 @@ def test_answers_copy_their_figures_from_the_last_result(samples):
         turn = dialog.turns[-1]
         if not turn.calls or turn.calls[-1].name != "sql_query":
             continue
-        known = turn.calls[-1].content + str(dict(turn.calls[-1].arguments)) + prompt.system
+        known = prompt.system + "".join(c.content + str(dict(c.arguments)) for c in turn.calls)
+        known += turn.question
         figures = re.findall(r"\d+\.\d+[万亿]?", turn.answer)
         checked += len(figures)
         assert all(figure in known for figure in figures), turn

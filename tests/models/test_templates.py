@@ -44,6 +44,14 @@ def test_split_is_stable_and_disjoint():
     assert 0.05 < total / len(found) < 0.15
 
 
+def test_a_trained_template_never_says_what_a_held_out_one_says():
+    rng = random.Random(2)
+    kept = templates.held_out_phrasings()
+    for template in templates.load():
+        if not template.held_out and "(" in template.text:
+            assert not kept & {templates.bare(template.choose(rng)) for _ in range(30)}, template
+
+
 def test_kinds_and_comments(tmp_path):
     path = tmp_path / "returns.txt"
     path.write_text("# Note\n# kind: top\ntop {n} returned\n\ntop {n} returned\n", "utf-8")
