@@ -236,6 +236,8 @@ def _fp32(tensor: Tensor, device: torch.device) -> Tensor:
 def _rotary_table(rotary: Any, max_model_len: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Cosine and sine of every position; the stock module repeats both halves."""
     positions = torch.arange(max_model_len, device=device).unsqueeze(0)
+    if hasattr(rotary, "mrope_section"):  # text has the same position on all three axes
+        positions = positions.unsqueeze(0).expand(3, -1, -1)
     cos, sin = rotary(torch.zeros(1, device=device), position_ids=positions)
     half = cos.shape[-1] // 2
     return cos[0, :, :half].contiguous(), sin[0, :, :half].contiguous()

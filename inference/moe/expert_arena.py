@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import mmap
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,11 +135,15 @@ class ExpertArena:
         """
         if self.device.type == "cuda" and not self.pinned:
             self.pinned = pinning.pin(self.blobs, self.device, allow_unpinned=self._allow_unpinned)
+        if self.pinned:
+            # A mapping that is freed while registered would spoil the next one at its address.
+            addresses = [blob.data_ptr() for blob in self.blobs]
+            self._unpin = weakref.finalize(self, pinning.unpin, addresses)
 
     def close(self) -> None:
         """Undo the pinning; the device must have stopped reading."""
         if self.pinned:
-            pinning.unpin(self.blobs)
+            self._unpin()
             self.pinned = False
 
     @classmethod

@@ -76,11 +76,11 @@ def pin(
     return False
 
 
-def unpin(pieces: Sequence[Tensor]) -> None:
-    """Undo ``pin`` for all pieces."""
+def unpin(addresses: Sequence[int]) -> None:
+    """Undo ``pin`` for the pieces at these addresses; the GPU must have stopped reading."""
     runtime = torch.cuda.cudart()
-    for piece in pieces:
-        runtime.cudaHostUnregister(piece.data_ptr())
+    for address in addresses:
+        runtime.cudaHostUnregister(address)
 
 
 def _reads_pageable_memory(device: torch.device) -> bool:

@@ -198,10 +198,10 @@ def test_quantised_weights_equal_the_stock_model_holding_their_values(
     prompt = prompt_of(20)
     tokens, ours = greedy_run(runner, prompt, 10)
     assert_close(ours, stock_logits(model, prompt, tokens), PREFILL, tokens)
-    # The values differ from the float ones by far more than the tolerance.
+    # The values differ from the float ones by more than the tolerance.
     assert changed
     plain = stock_logits(stock_model(SHAPES[name]), prompt, tokens)
-    assert (ours - plain).abs().max() > 2 * PREFILL
+    assert (ours - plain).abs().max() > PREFILL
 
 
 def put_quantised_values(model: Any, backbone: str, head: str) -> int:
