@@ -1,32 +1,18 @@
 // Products of a few activation rows with a weight matrix: out = rms_norm(x) @ W^T.
 //
-// Two families. linear_<format> (fp16, int8, int4) reads every weight once for up to eight rows at
-// the speed of the memory. A block's warps share the columns, 256 each, and a block takes tiles of
-// eight weight rows. The product runs on the tensor cores with the roles swapped: the activations
-// are the 16-row operand, rows 0..7 their leading 11 bits and rows 8..15 the next 11, so that an
-// fp32 activation keeps 22 bits and any batch of up to eight costs the same and sums in the same
-// order. rows_<format> (also fp32) is one warp a weight row in fp32, for any number of columns.
-#include "common.cuh"
+// Every weight is read once for up to eight rows, at the speed of the memory. A block's warps
+// share the columns, 256 each, and a block takes tiles of eight weight rows. The product runs on
+// the tensor cores with the roles swapped: the activations are the 16-row operand, rows 0..7 their
+// leading 11 bits and rows 8..15 the next 11, so that an fp32 activation keeps 22 bits, and any
+// batch of up to eight costs the same and sums in the same order.
+#include "linear.cuh"
 
 namespace {
 
-constexpr int kMaxBatch = 8;
 constexpr int kSlice = 256;        // columns of one warp
 constexpr int kTileRows = 8;       // weight rows of one tensor core product
 constexpr int kRoundOutputs = 64;  // outputs between two barriers, one thread each
 constexpr float kLowScale = 2048.0f;
-
-struct Problem {
-    const float* x;               // [batch, columns]
-    const float* norm;            // [columns], or null: x as it is
-    const unsigned char* weight;  // [rows, columns] in the format
-    const void* scales;           // int8: fp32 [rows]; int4: fp16 [rows, columns / group_size]
-    const int* mask;              // [batch, ceil(rows / 32)], a zero bit gives -inf; or null
-    float* out;                   // [batch, rows]
-    int batch, rows, columns, group_size;
-    float eps;
-    int zero_centred, accumulate;
-};
 
 // Weights never change, so they may be read before earlier kernels are done; and only once, so
 // they need not stay in L1.
@@ -66,10 +52,6 @@ __device__ __forceinline__ unsigned bytes_over_1024(unsigned word, int part) {
         : "r"(word), "r"(0x64646464u), "r"(part == 0 ? 0x4140u : 0x4342u));
     return d;
 #endif
-}
-
-__device__ __forceinline__ unsigned word_of(uint4 v, int i) {
-    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
 constexpr unsigned kOne = 0x3c003c00u;           // {1, 1}
@@ -123,7 +105,11 @@ __device__ __forceinline__ void widen_nibbles(unsigned word, unsigned w[4]) {
 // Groups of a multiple of 128 columns.
 struct Int4 {
     using Vector = uint4;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+    static constexpr int kColumns = 32, kStages = 2;  // a third would not fit the registers
+#else
     static constexpr int kColumns = 32, kStages = 3;
+#endif
     static constexpr bool kNibbles = true, kRowScales = false;
     static __device__ __forceinline__ Vector zero() { return make_uint4(0, 0, 0, 0); }
     static __device__ __forceinline__ Vector load(const unsigned char* at) { return stream_16(at); }
@@ -159,7 +145,7 @@ struct Lane {
     const int left;                // columns from this lane's first to the end of the row
     const unsigned char* origin;   // this lane's first weight in row 0
     unsigned high[32], low[32];
-    float unscale;
+    float unscale;  // undoes what brought the halves into range
     float squares;  // sum of x^2 over the columns of the warp, for row `group`
 
     __device__ __forceinline__ Lane(const Problem& p)
@@ -253,7 +239,7 @@ struct Lane {
     }
 
     // Sums of row `group` of x with weight rows 2 pair and 2 pair + 1 of the tile in `loaded`,
-    // over the columns of the warp; meanwhile the vectors are replaced by those of `next_tile`
+    // over the columns of the warp, to be multiplied by `unscale`; meanwhile the vectors are replaced by those of `next_tile`
     // (-1: none).
     __device__ __forceinline__ float2 multiply(Vector loaded[kLoads], unsigned& scales,
                                                int next_tile) const {
@@ -291,27 +277,7 @@ struct Lane {
 #pragma unroll
             for (int i = 0; i < 4; ++i) d[0][i] = d[1][i] = 0.0f;
         }
-        return make_float2(total.x * unscale, total.y * unscale);
-    }
-};
-
-// What one output needs besides its sum: out = previous + sum * scale. Fetched while the products
-// run. A masked-out one gets -inf and 0.
-struct Output {
-    float previous, scale;
-
-    __device__ __forceinline__ void fetch(const Problem& p, bool row_scales, int b, int row) {
-        previous = p.accumulate ? p.out[b * p.rows + row] : 0.0f;
-        scale = row_scales ? static_cast<const float*>(p.scales)[row] : 1.0f;
-        if (p.mask == nullptr) return;
-        if (p.mask[b * ((p.rows + 31) / 32) + row / 32] >> (row % 32) & 1) return;
-        previous = __uint_as_float(0xff800000u);
-        scale = 0.0f;
-    }
-    __device__ __forceinline__ void store(const Problem& p, int b, int row, float sum,
-                                          float squares) const {
-        if (p.norm != nullptr) sum *= rsqrtf(squares / static_cast<float>(p.columns) + p.eps);
-        p.out[b * p.rows + row] = previous + sum * scale;
+        return total;
     }
 };
 
@@ -332,8 +298,8 @@ struct Place {
     }
 };
 
-// Shared memory: 64 places, and per warp 256 floats of norm, 8 sums of squares, 2 x 64 partial
-// sums. Few registers are left beside the activations and the weights on their way, so places
+// Shared memory: 64 places, and per warp 256 floats of norm, 8 sums of squares, 8 factors and
+// 2 x 64 partial sums. Few registers are left beside the activations and the weights on their way, so places
 // are looked up, and all progress is in `index`: a round is a power of two of tiles.
 template <typename Format, bool kWhole>
 __device__ __forceinline__ void multiply_tiles(const Problem& p) {
@@ -344,7 +310,8 @@ __device__ __forceinline__ void multiply_tiles(const Problem& p) {
     int* places = reinterpret_cast<int*>(shared);
     float* norm = shared + kRoundOutputs + warp * kSlice;
     float* squares = shared + kRoundOutputs + warps * kSlice;
-    float* partial = squares + warps * kMaxBatch;
+    float* unscales = squares + warps * kMaxBatch;
+    float* partial = unscales + warps * kMaxBatch;
     const int tiles = (p.rows + kTileRows - 1) / kTileRows;
     const int step = gridDim.x;
     const int count = (tiles - static_cast<int>(blockIdx.x) + step - 1) / step;
@@ -380,9 +347,12 @@ __device__ __forceinline__ void multiply_tiles(const Problem& p) {
     grid_launch_dependents();
     grid_dependency_wait();
     self.take_activations(norm);
-    if (self.pair == 0) squares[warp * kMaxBatch + self.group] = self.squares;
+    if (self.pair == 0) {
+        squares[warp * kMaxBatch + self.group] = self.squares;
+        unscales[warp * kMaxBatch + self.group] = self.unscale;
+    }
 
-    Output output = {};
+    Output<Format::kRowScales> output = {};
     for (int begin = 0; begin < count; begin += kStages)
 #pragma unroll
         for (int stage = 0; stage < kStages; ++stage) {
@@ -391,7 +361,7 @@ __device__ __forceinline__ void multiply_tiles(const Problem& p) {
             if ((index & (round_tiles - 1)) == 0) {
                 const Place place(p, places, index, count);
                 if (place.row < p.rows)
-                    output.fetch(p, Format::kRowScales, place.batch, place.row);
+                    output.fetch(p, place.batch, place.row);
             }
             const int next_tile = blockIdx.x + (index + kStages) * step;
             const float2 sums = self.multiply(loaded[stage], scales[stage],
@@ -408,126 +378,24 @@ __device__ __forceinline__ void multiply_tiles(const Problem& p) {
             const Place place(p, places, index & ~(round_tiles - 1), count);
             if (place.row < p.rows) {
                 float sum = 0.0f, square = 0.0f;
+#pragma unroll 1  // unrolled, it would take registers from the products
                 for (int w = 0; w < warps; ++w) {
-                    sum += round[w * kRoundOutputs + threadIdx.x];
-                    square += squares[w * kMaxBatch + place.batch];
+                    const int at = w * kMaxBatch + place.batch;
+                    sum += round[w * kRoundOutputs + threadIdx.x] * unscales[at];
+                    square += squares[at];
                 }
                 output.store(p, place.batch, place.row, sum, square);
             }
         }
 }
 
-// ---- one warp a weight row ---------------------------------------------------------------------
-
-struct RowsFp32 {
-    static constexpr bool kRowScales = false;
-    static __device__ __forceinline__ void read(const Problem& p, int row, int k, float w[8]) {
-        const float* from = reinterpret_cast<const float*>(p.weight) +
-                            static_cast<long long>(row) * p.columns + k;
-#pragma unroll
-        for (int i = 0; i < 8; ++i) w[i] = from[i];
-    }
-};
-
-struct RowsFp16 {
-    static constexpr bool kRowScales = false;
-    static __device__ __forceinline__ void read(const Problem& p, int row, int k, float w[8]) {
-        const uint4 v = load_16(p.weight + (static_cast<long long>(row) * p.columns + k) * 2);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const float2 two = half2_to_float2(word_of(v, i));
-            w[2 * i] = two.x, w[2 * i + 1] = two.y;
-        }
-    }
-};
-
-struct RowsInt8 {
-    static constexpr bool kRowScales = true;
-    static __device__ __forceinline__ void read(const Problem& p, int row, int k, float w[8]) {
-        const signed char* from = reinterpret_cast<const signed char*>(p.weight) +
-                                  static_cast<long long>(row) * p.columns + k;
-#pragma unroll
-        for (int i = 0; i < 8; ++i) w[i] = from[i];
-    }
-};
-
-struct RowsInt4 {
-    static constexpr bool kRowScales = false;
-    static __device__ __forceinline__ void read(const Problem& p, int row, int k, float w[8]) {
-        const long long at = static_cast<long long>(row) * p.columns + k;
-        const unsigned word = reinterpret_cast<const unsigned*>(p.weight)[at / 8];
-        const float scale =
-            half_to_float(static_cast<const unsigned short*>(p.scales)[at / p.group_size]);
-#pragma unroll
-        for (int i = 0; i < 8; ++i) w[i] = scale * (static_cast<int>(word >> (4 * i) & 15) - 8);
-    }
-};
-
-template <typename Rows>
-__device__ __forceinline__ void multiply_rows(const Problem& p) {
-    const int warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    grid_launch_dependents();
-    grid_dependency_wait();
-    float squares = 0.0f;  // of row `lane` of x
-    for (int b = 0; b < p.batch && p.norm != nullptr; ++b) {
-        float sum = 0.0f;
-        for (int k = lane; k < p.columns; k += 32) {
-            const float x = p.x[b * p.columns + k];
-            sum += x * x;
-        }
-        sum = warp_sum(sum);
-        if (lane == b) squares = sum;
-    }
-    for (int row = blockIdx.x * warps + warp; row < p.rows; row += gridDim.x * warps) {
-        float sums[kMaxBatch] = {};
-        for (int k = lane * 8; k < p.columns; k += 256) {
-            float w[8];
-            Rows::read(p, row, k, w);
-#pragma unroll
-            for (int i = 0; i < 8; ++i)
-                if (p.norm != nullptr) w[i] *= p.norm[k + i] + (p.zero_centred ? 1.0f : 0.0f);
-#pragma unroll
-            for (int b = 0; b < kMaxBatch; ++b)
-                if (b < p.batch)
-#pragma unroll
-                    for (int i = 0; i < 8; ++i) sums[b] += p.x[b * p.columns + k + i] * w[i];
-        }
-        float mine = 0.0f;
-#pragma unroll
-        for (int b = 0; b < kMaxBatch; ++b) {
-            const float sum = warp_sum(sums[b]);
-            if (lane == b) mine = sum;
-        }
-        if (lane < p.batch) {
-            Output output;
-            output.fetch(p, Rows::kRowScales, lane, row);
-            output.store(p, lane, row, mine, squares);
-        }
-    }
-}
-
 }  // namespace
 
-#define KERNEL(name, threads, body)                                                              \
-    extern "C" __global__ void __launch_bounds__(threads) name(                                  \
-        const float* x, const float* norm, const unsigned char* weight, const void* scales,      \
-        const int* mask, float* out, int batch, int rows, int columns, int group_size, float eps, \
-        int zero_centred, int accumulate) {                                                      \
-        const Problem problem = {x,    norm, weight,  scales,     mask, out,          batch,      \
-                                 rows, columns, group_size, eps,  zero_centred, accumulate};     \
-        body(problem);                                                                           \
-    }
+#define LINEAR(name, Format, threads)                                     \
+    KERNEL(linear_##name, threads, (multiply_tiles<Format, true>))            \
+    KERNEL(linear_##name##_ragged, 256, (multiply_tiles<Format, false>))
 
-#define LINEAR(name, Format)                                              \
-    KERNEL(linear_##name, 512, (multiply_tiles<Format, true>))            \
-    KERNEL(linear_##name##_ragged, 512, (multiply_tiles<Format, false>))
-
-LINEAR(fp16, Fp16)
-LINEAR(int8, Int8)
-LINEAR(int4, Int4)
-LINEAR(int4_narrow, Int4Narrow)
-
-KERNEL(rows_fp32, 128, (multiply_rows<RowsFp32>))
-KERNEL(rows_fp16, 128, (multiply_rows<RowsFp16>))
-KERNEL(rows_int8, 128, (multiply_rows<RowsInt8>))
-KERNEL(rows_int4, 128, (multiply_rows<RowsInt4>))
+LINEAR(fp16, Fp16, 512)
+LINEAR(int8, Int8, 512)
+LINEAR(int4, Int4, 512)
+LINEAR(int4_narrow, Int4Narrow, 256)

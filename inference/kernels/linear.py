@@ -1,8 +1,8 @@
 """Products of decode-step activations with weight matrices, the embedding and the candidates.
 
-Owns the layout of a linear weight and the launches of ``linear.cu`` and ``head.cu``. Knows nothing
-of models, of layers or of how a weight was quantised. Activations are fp32, ``batch`` rows of at
-most eight; the result of a row never depends on the other rows.
+Owns the layout of a linear weight and the launches of ``linear.cu``, ``linear_rows.cu`` and
+``head.cu``. Knows nothing of models, of layers or of how a weight was quantised. Activations are
+fp32, at most eight rows; the result of a row never depends on the other rows.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ Format = Literal["fp32", "fp16", "int8", "int4"]
 MAX_BATCH = 8
 NUM_CANDIDATES = 64
 LINEAR_SOURCE = "linear.cu"
+ROWS_SOURCE = "linear_rows.cu"
 HEAD_SOURCE = "head.cu"
-# linear.cu: columns of a warp, rows of a tile, warps of one multiprocessor (128 registers each).
-SLICE, TILE_ROWS, WARPS = 256, 8, 16
-MAX_FAST_COLUMNS = SLICE * WARPS
+# linear.cu: columns of a warp, rows of a tile, warps that a multiprocessor holds (of 128 registers
+# a thread) and that a block may have, also where columns do not fill the warps or groups are small.
+SLICE, TILE_ROWS, MAX_WARPS, MAX_ODD_WARPS = 256, 8, 16, 8
 ROW_WARPS = 4
 # head.cu: threads of a block, logits of a block, lists that one block merges.
 THREADS, CHUNK, MAX_LISTS = 256, 2048, 256
@@ -276,16 +277,26 @@ def _check(
         raise ValueError(f"{name} is on {tensor.device}, not on {device}")
 
 
-def _kernel(weight: LinearWeight) -> tuple[str, int]:
-    """Name of the kernel and warps of a block; see the head of ``linear.cu``."""
+@dataclass(frozen=True)
+class Kernel:
+    """Where a product runs, and the warps of a block."""
+
+    source: str
+    name: str
+    warps: int
+
+
+def kernel_of(weight: LinearWeight) -> Kernel:
+    """The kernel for ``weight``: of ``linear.cu`` wherever that takes it."""
     narrow = weight.format == "int4" and weight.group_size % 128 != 0
-    fast = weight.format != "fp32" and weight.columns <= MAX_FAST_COLUMNS
-    if not fast or weight.columns % 32 or (narrow and weight.group_size % 32):
-        return f"rows_{weight.format}", ROW_WARPS
     warps = max(2, -(-weight.columns // SLICE))
     whole = warps * SLICE == weight.columns
+    fits = warps <= (MAX_WARPS if whole and not narrow else MAX_ODD_WARPS)
+    divides = weight.columns % 32 == 0 and (not narrow or weight.group_size % 32 == 0)
+    if weight.format == "fp32" or not fits or not divides:
+        return Kernel(ROWS_SOURCE, f"rows_{weight.format}", ROW_WARPS)
     name = f"linear_{weight.format}" + ("_narrow" if narrow else "")
-    return name + ("" if whole else "_ragged"), warps
+    return Kernel(LINEAR_SOURCE, name if whole else f"{name}_ragged", warps)
 
 
 def _multiply(
@@ -309,18 +320,19 @@ def _multiply(
     _check("out", out, torch.float32, (batch, weight.rows), device)
     if norm is not None:
         _check("norm", norm, torch.float32, (weight.columns,), device)
-    kernel, warps = _kernel(weight)
-    if kernel.startswith("rows"):
-        blocks = min(-(-weight.rows // warps), library.multiprocessors * WARPS)
+    kernel = kernel_of(weight)
+    warps = kernel.warps
+    if kernel.source == ROWS_SOURCE:
+        blocks = min(-(-weight.rows // warps), library.multiprocessors * MAX_WARPS)
         shared_bytes = 0
     else:
         if x.data_ptr() % 16 or weight.weight.data_ptr() % 16:
             raise ValueError("x or the weight is not aligned to 16 bytes")
-        blocks = min(-(-weight.rows // TILE_ROWS), library.multiprocessors * max(1, WARPS // warps))
-        shared_bytes = 4 * (64 + warps * (SLICE + MAX_BATCH + 2 * 64))
+        blocks = min(-(-weight.rows // TILE_ROWS), library.multiprocessors * (MAX_WARPS // warps))
+        shared_bytes = 4 * (64 + warps * (SLICE + 2 * MAX_BATCH + 2 * 64))
     library.launch(
-        LINEAR_SOURCE,
-        kernel,
+        kernel.source,
+        kernel.name,
         grid=(blocks, 1, 1),
         block=(warps * 32, 1, 1),
         args=[

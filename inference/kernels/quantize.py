@@ -55,17 +55,20 @@ def quantize_int4_linear(weight: Tensor, group_size: int = 128) -> LinearWeight:
 
 
 def dequantize_into(weight: LinearWeight, out: Tensor) -> None:
-    """Write the dense matrix into ``out`` [rows, columns], fp16 or fp32; products are rounded to
-    its type once. Besides, int4 takes memory for an eighth of the elements as int32."""
+    """Write the dense matrix into ``out`` [rows, columns], contiguous fp16 or fp32.
+
+    Products are rounded to its type once. int4 takes memory for an eighth of the elements as
+    int32 besides.
+    """
     if weight.scales is None:
         out.copy_(weight.weight)
     elif weight.format == "int8":
         torch.mul(weight.weight, weight.scales.unsqueeze(-1), out=out)
     else:
-        columns = out.unflatten(-1, (-1, NIBBLES_PER_WORD))
+        columns = out.view(weight.rows, -1, NIBBLES_PER_WORD)
         for i in range(NIBBLES_PER_WORD):
             columns[..., i] = ((weight.weight >> (4 * i)) & 0xF) - 8
-        groups = out.unflatten(-1, (-1, weight.group_size))
+        groups = out.view(weight.rows, -1, weight.group_size)
         groups.mul_(weight.scales.unsqueeze(-1).to(out.dtype))
 
 

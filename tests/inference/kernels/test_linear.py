@@ -1,17 +1,21 @@
-"""linear.cu and head.cu on the emulator, against torch in fp64."""
+"""The linear kernels and those of head.cu, on either library, against torch in fp64."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pytest
 import torch
 from torch import Tensor
 
+from inference.kernels.library import KernelLibrary
 from inference.kernels.linear import (
     Format,
     LinearWeight,
     candidate_scratch,
     embed,
     head,
+    kernel_of,
     linear_residual,
     rms_linear,
     top_candidates,
@@ -23,7 +27,6 @@ from inference.kernels.reference_linear import (
     rms_linear_reference,
     top_candidates_reference,
 )
-from tests.inference.kernels.emulator.emulated_kernels import EmulatedKernels
 
 # Of the largest output of a row: activations keep 22 bits, sums are fp32.
 TOLERANCE = 2e-6
@@ -45,6 +48,8 @@ SHAPES = [
     (40, 4096, 32),
     (40, 4096, 128),
     (30, 4128, 32),
+    (30, 4224, 128),
+    (24, 2080, 32),
     (20, 72, 24),
 ]
 
@@ -66,14 +71,17 @@ def assert_rows_close(actual: Tensor, expected: Tensor, tolerance: float = TOLER
 
 
 @pytest.fixture(autouse=True)
-def _seed() -> None:
+def _seed_and_device(kernels: KernelLibrary) -> Iterator[None]:
+    """Tensors of a test are made where its kernels run."""
     torch.manual_seed(7)
+    with kernels.device:
+        yield
 
 
 @pytest.mark.parametrize("format_", FORMATS)
 @pytest.mark.parametrize(("rows", "columns", "group_size"), SHAPES)
 def test_rms_linear(
-    emulated_kernels: EmulatedKernels, format_: Format, rows: int, columns: int, group_size: int
+    kernels: KernelLibrary, format_: Format, rows: int, columns: int, group_size: int
 ) -> None:
     weight = make_weight(format_, rows, columns, group_size)
     norm = torch.randn(columns)
@@ -82,14 +90,14 @@ def test_rms_linear(
         for factor, zero_centred in ((norm, False), (norm, True), (None, False)):
             out = torch.full((batch, rows), torch.nan)
             settings = {"eps": EPS, "zero_centred": zero_centred, "weight": weight}
-            rms_linear(emulated_kernels, x, factor, **settings, out=out)  # type: ignore[arg-type]
+            rms_linear(kernels, x, factor, **settings, out=out)  # type: ignore[arg-type]
             assert_rows_close(out, rms_linear_reference(x, factor, **settings))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("format_", FORMATS)
 @pytest.mark.parametrize(("rows", "columns"), [(300, 64), (70, 512), (20, 4096), (20, 4128)])
 def test_linear_residual_adds(
-    emulated_kernels: EmulatedKernels, format_: Format, rows: int, columns: int
+    kernels: KernelLibrary, format_: Format, rows: int, columns: int
 ) -> None:
     weight = make_weight(format_, rows, columns)
     for batch in (1, 2, 4, 8):
@@ -97,49 +105,45 @@ def test_linear_residual_adds(
         expected = residual + rms_linear_reference(
             inputs, None, eps=0.0, zero_centred=False, weight=weight
         )
-        linear_residual(emulated_kernels, inputs, weight, residual)
+        linear_residual(kernels, inputs, weight, residual)
         assert_rows_close(residual, expected)
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-def test_a_row_does_not_depend_on_the_others(
-    emulated_kernels: EmulatedKernels, format_: Format
-) -> None:
+def test_a_row_does_not_depend_on_the_others(kernels: KernelLibrary, format_: Format) -> None:
     weight, norm = make_weight(format_, 600, 512, 128), torch.randn(512)
     x = torch.randn(8, 512)
     together = torch.empty(8, 600)
     settings = {"eps": EPS, "zero_centred": True, "weight": weight}
-    rms_linear(emulated_kernels, x, norm, **settings, out=together)  # type: ignore[arg-type]
+    rms_linear(kernels, x, norm, **settings, out=together)  # type: ignore[arg-type]
     for batch in (1, 2, 4):
         alone = torch.empty(batch, 600)
         rows = x[3 : 3 + batch].clone()
-        rms_linear(emulated_kernels, rows, norm, **settings, out=alone)  # type: ignore[arg-type]
+        rms_linear(kernels, rows, norm, **settings, out=alone)  # type: ignore[arg-type]
         assert torch.equal(alone, together[3 : 3 + batch])
 
 
 @pytest.mark.parametrize("format_", FORMATS)
 @pytest.mark.parametrize("factor", [0.0, 1e-30, 1e-12, 1e6, 1e30])
 def test_activations_of_any_magnitude(
-    emulated_kernels: EmulatedKernels, format_: Format, factor: float
+    kernels: KernelLibrary, format_: Format, factor: float
 ) -> None:
     weight = make_weight(format_, 24, 256, 128)
     x = torch.randn(2, 256) * factor
     x[1] = torch.randn(256)  # a padding row is zeros, and its neighbour is not
     out = torch.empty(2, 24)
     settings = {"eps": 0.0, "zero_centred": False, "weight": weight}
-    rms_linear(emulated_kernels, x, None, **settings, out=out)  # type: ignore[arg-type]
+    rms_linear(kernels, x, None, **settings, out=out)  # type: ignore[arg-type]
     assert_rows_close(out, rms_linear_reference(x, None, **settings))  # type: ignore[arg-type]
     norm = torch.randn(256)
     settings["eps"] = EPS
-    rms_linear(emulated_kernels, x, norm, **settings, out=out)  # type: ignore[arg-type]
+    rms_linear(kernels, x, norm, **settings, out=out)  # type: ignore[arg-type]
     if factor < 1e18:  # beyond, the square of an fp32 is infinite; also in torch
         assert_rows_close(out, rms_linear_reference(x, norm, **settings))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-def test_every_integer_level_is_read_right(
-    emulated_kernels: EmulatedKernels, format_: Format
-) -> None:
+def test_every_integer_level_is_read_right(kernels: KernelLibrary, format_: Format) -> None:
     """One-hot activations read single weights: exact in every format."""
     weight = make_weight(format_, 40, 64, 32)
     if format_ == "int8":
@@ -150,30 +154,26 @@ def test_every_integer_level_is_read_right(
     for start in range(0, 64, 8):
         out = torch.empty(8, 40)
         rows = torch.eye(64)[start : start + 8].clone()
-        rms_linear(
-            emulated_kernels, rows, None, eps=0.0, zero_centred=False, weight=weight, out=out
-        )
+        rms_linear(kernels, rows, None, eps=0.0, zero_centred=False, weight=weight, out=out)
         assert torch.equal(out, dense[start : start + 8].float())
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-def test_slices_are_views(emulated_kernels: EmulatedKernels, format_: Format) -> None:
+def test_slices_are_views(kernels: KernelLibrary, format_: Format) -> None:
     weight = make_weight(format_, 90, 128, 128)
     part = weight.slice_rows(30, 75)
     assert part.weight.data_ptr() == weight.weight[30].data_ptr()
     x = torch.randn(2, 128)
     whole, out = torch.empty(2, 90), torch.empty(2, 45)
     for w, to in ((weight, whole), (part, out)):
-        rms_linear(emulated_kernels, x, None, eps=0.0, zero_centred=False, weight=w, out=to)
+        rms_linear(kernels, x, None, eps=0.0, zero_centred=False, weight=w, out=to)
     assert torch.equal(out, whole[:, 30:75])
     assert part.size_bytes * 2 == weight.size_bytes
 
 
 @pytest.mark.parametrize("format_", FORMATS)
 @pytest.mark.parametrize("vocabulary", [1000, 77])
-def test_head_masks_tokens(
-    emulated_kernels: EmulatedKernels, format_: Format, vocabulary: int
-) -> None:
+def test_head_masks_tokens(kernels: KernelLibrary, format_: Format, vocabulary: int) -> None:
     weight, norm = make_weight(format_, vocabulary, 64), torch.randn(64)
     x = torch.randn(2, 64)
     settings = {"eps": EPS, "zero_centred": True, "weight": weight}
@@ -181,7 +181,7 @@ def test_head_masks_tokens(
     mask = torch.randint(-(2**31), 2**31, (2, -(-vocabulary // 32))).to(torch.int32)
     for mask_bits in (None, mask):
         logits = torch.full((2, vocabulary), torch.nan)
-        head(emulated_kernels, x, norm, **settings, mask_bits=mask_bits, logits=logits)  # type: ignore[arg-type]
+        head(kernels, x, norm, **settings, mask_bits=mask_bits, logits=logits)  # type: ignore[arg-type]
         if mask_bits is not None:
             wanted = mask_logits_reference(expected, mask_bits)
             assert 0.3 < float(wanted.isinf().double().mean()) < 0.7
@@ -192,7 +192,7 @@ def test_head_masks_tokens(
             assert_rows_close(logits, expected)
 
 
-def candidates(library: EmulatedKernels, logits: Tensor) -> tuple[Tensor, Tensor]:
+def candidates(library: KernelLibrary, logits: Tensor) -> tuple[Tensor, Tensor]:
     batch, vocabulary = logits.shape
     scratch = candidate_scratch(8, vocabulary, logits.device)
     ids = torch.full((batch, 64), 99, dtype=torch.int32)
@@ -202,16 +202,16 @@ def candidates(library: EmulatedKernels, logits: Tensor) -> tuple[Tensor, Tensor
 
 
 @pytest.mark.parametrize("vocabulary", [1, 37, 64, 65, 512, 2048, 2049, 9000, 248_320])
-def test_candidates(emulated_kernels: EmulatedKernels, vocabulary: int) -> None:
+def test_candidates(kernels: KernelLibrary, vocabulary: int) -> None:
     for batch in (1, 4) if vocabulary < 10_000 else (1,):
         logits = torch.randn(batch, vocabulary) * 3
-        ids, values = candidates(emulated_kernels, logits)
+        ids, values = candidates(kernels, logits)
         expected_ids, expected_values = top_candidates_reference(logits)
         assert torch.equal(ids, expected_ids)
         assert torch.equal(values, expected_values)
 
 
-def test_candidates_of_hard_rows(emulated_kernels: EmulatedKernels) -> None:
+def test_candidates_of_hard_rows(kernels: KernelLibrary) -> None:
     """Ties, orders that crowd the best into one list, masks and values that are no numbers."""
     vocabulary = 20_000
     rising = torch.arange(vocabulary).float()
@@ -239,19 +239,19 @@ def test_candidates_of_hard_rows(emulated_kernels: EmulatedKernels) -> None:
             broken,
         ]
     )
-    ids, values = candidates(emulated_kernels, rows)
+    ids, values = candidates(kernels, rows)
     expected_ids, expected_values = top_candidates_reference(rows)
     assert torch.equal(ids, expected_ids)
     assert torch.equal(values, expected_values)
 
 
-def test_candidates_when_whole_lists_are_large(emulated_kernels: EmulatedKernels) -> None:
+def test_candidates_when_whole_lists_are_large(kernels: KernelLibrary) -> None:
     """64 lists hold 64 candidates each above all others: the most that is ever kept."""
     vocabulary = 66 * 2048
     logits = torch.randn(1, vocabulary)
     position = torch.arange(vocabulary)
     logits[0, (position // 256 % 66 < 64) & (position % 256 < 9)] += 100.0
-    ids, values = candidates(emulated_kernels, logits)
+    ids, values = candidates(kernels, logits)
     expected_ids, expected_values = top_candidates_reference(logits)
     assert torch.equal(ids, expected_ids)
     assert torch.equal(values, expected_values)
@@ -259,22 +259,22 @@ def test_candidates_when_whole_lists_are_large(emulated_kernels: EmulatedKernels
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 @pytest.mark.parametrize("columns", [64, 256, 2048, 4104])
-def test_embed(emulated_kernels: EmulatedKernels, dtype: torch.dtype, columns: int) -> None:
+def test_embed(kernels: KernelLibrary, dtype: torch.dtype, columns: int) -> None:
     table = torch.randn(50, columns).to(dtype)
     token_ids = torch.tensor([0, 49, -1, 50, 7, 7, 31, 2], dtype=torch.int32)
     x = torch.full((8, columns), torch.nan)
-    embed(emulated_kernels, token_ids, table, x)
+    embed(kernels, token_ids, table, x)
     assert torch.equal(x, embed_reference(token_ids, table))
     assert torch.equal(x[:2], table[[0, 49]].float())
     assert not x[2:4].any()
 
 
-def test_wrong_tensors_are_refused(emulated_kernels: EmulatedKernels) -> None:
+def test_wrong_tensors_are_refused(kernels: KernelLibrary) -> None:
     weight = make_weight("fp16", 16, 64)
     x, out = torch.zeros(2, 64), torch.zeros(2, 16)
 
     def run(x: Tensor, out: Tensor, norm: Tensor | None = None) -> None:
-        rms_linear(emulated_kernels, x, norm, eps=0.0, zero_centred=False, weight=weight, out=out)
+        rms_linear(kernels, x, norm, eps=0.0, zero_centred=False, weight=weight, out=out)
 
     with pytest.raises(ValueError, match=r"x is torch.float16 \[2, 64\]"):
         run(x.half(), out)
@@ -286,12 +286,30 @@ def test_wrong_tensors_are_refused(emulated_kernels: EmulatedKernels) -> None:
         run(torch.zeros(9, 64), torch.zeros(9, 16))
     with pytest.raises(ValueError, match="not aligned"):
         run(torch.zeros(129)[1:].view(2, 64), out)
+    bits = torch.zeros(2, 2, dtype=torch.int32)
+    settings = {"eps": 0.0, "zero_centred": False, "weight": weight, "logits": out}
     with pytest.raises(ValueError, match="mask_bits is"):
-        bits = torch.zeros(2, 2, dtype=torch.int32)
-        settings = {"eps": 0.0, "zero_centred": False, "weight": weight, "logits": out}
-        head(emulated_kernels, x, None, **settings, mask_bits=bits)  # type: ignore[arg-type]
+        head(kernels, x, None, **settings, mask_bits=bits)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="larger than 524288"):
         candidate_scratch(1, 524_289, torch.device("cpu"))
+
+
+def test_each_shape_has_its_kernel(kernels: KernelLibrary) -> None:
+    names = {
+        (256 * 8, 128, "fp16"): "linear_fp16",
+        (256 * 16, 128, "int8"): "linear_int8",
+        (256 * 8, 128, "int4"): "linear_int4",
+        (256 * 8, 32, "int4"): "linear_int4_narrow",
+        (256 * 16, 32, "int4"): "rows_int4",
+        (256, 256, "int4"): "linear_int4_ragged",
+        (320, 64, "int4"): "linear_int4_narrow_ragged",
+        (256 * 17, 128, "fp16"): "rows_fp16",
+        (72, 24, "int8"): "rows_int8",
+        (64, 64, "fp32"): "rows_fp32",
+    }
+    for (columns, group_size, format_), name in names.items():
+        weight = make_weight(format_, 8, columns, group_size)  # type: ignore[arg-type]
+        assert kernel_of(weight).name == name
 
 
 def test_wrong_weights_are_refused() -> None:
