@@ -168,7 +168,7 @@ def select(
             tables.steps,
             tables.overrides,
             index,
-            0,
+            tables.layers[index],
             tables.num_layers,
             positions.shape[0],
             tables.num_experts,

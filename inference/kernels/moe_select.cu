@@ -31,10 +31,10 @@ __device__ __forceinline__ unsigned mixed(unsigned hash, unsigned value) {
     return hash ^ (hash >> 16);
 }
 
-// Gumbel noise of one logit: depends on the arguments only, so a step can be repeated.
-__device__ __forceinline__ float gumbel(unsigned seed, unsigned step, int layer, int row,
-                                        int expert) {
-    const unsigned hash = mixed(mixed(mixed(mixed(seed, step), layer), row), expert);
+// Gumbel noise of one logit, that of inference/moe/router.py: it depends on the arguments only, so
+// a token gets the same alone and in a batch.
+__device__ __forceinline__ float gumbel(unsigned seed, int layer, int position, int expert) {
+    const unsigned hash = mixed(mixed(mixed(seed, layer), position), expert);
     const float uniform = (static_cast<float>(hash >> 9) + 0.5f) * 1.1920928955078125e-07f;
     return -logf(-logf(uniform));
 }
@@ -118,7 +118,7 @@ moe_select(const float* logits, const float* next_logits, const int* positions,
            unsigned* predicted, u64* copies, int* copy_experts, int* copy_counts,
            unsigned* arrived, int* combinations, u64* jobs, int* job_pairs, int* num_jobs,
            int* topk_ids, float* topk_weights, u64* counters, u64* uses, u64* timer, u64* steps,
-           const u64* overrides, int layer, int first_layer, int num_layers, int batch,
+           const u64* overrides, int layer, int model_layer, int num_layers, int batch,
            int experts, int k, int normalise, int predict, int width, int max_copies,
            int num_sequences, int repeats, int seed, float decay, float temperature,
            float penalty) {
@@ -146,7 +146,7 @@ moe_select(const float* logits, const float* next_logits, const int* positions,
     if (tid == 0) in_flight_count = copy_counts[layer];
     if (tid < 8 * MAX_WORDS)
         current[tid / MAX_WORDS][tid % MAX_WORDS] = predicted[layer * 8 * MAX_WORDS + tid];
-    const u64 step = layer == first_layer ? steps[0] : steps[0] - 1;
+    const u64 step = layer == 0 ? steps[0] : steps[0] - 1;
     // In flight while the logits are sorted.
     int slots[2];
     float previous[2];
@@ -157,6 +157,17 @@ moe_select(const float* logits, const float* next_logits, const int* positions,
         previous[i] = e < experts ? frequency[table + e] : 0.0f;
     }
     const int begin = slot_begin[layer], num_slots = slot_begin[layer + 1] - begin;
+    if (has_next && tid < copy_counts[layer + 1]) {
+        // A copy of the step before that never arrived: its slot holds nothing.
+        const int entry = (layer + 1) * MAX_COPIES + tid, e = copy_experts[entry];
+        const int slot = slot_of[next_table + e];
+        if (arrived[entry] != static_cast<unsigned>(blob_bytes) && slot >= 0) {
+            slot_of[next_table + e] = -1;
+            expert_of[slot_begin[layer + 1] + slot] = -1;
+            addresses[next_table + e] =
+                host_layers[layer + 1] + static_cast<u64>(e) * blob_bytes;
+        }
+    }
     __syncthreads();
 
     for (int task = warp; task < 2 * batch; task += SELECT_THREADS / 32) {
@@ -208,8 +219,7 @@ moe_select(const float* logits, const float* next_logits, const int* positions,
 #pragma unroll
             for (int i = 0; i < MAX_WORDS; ++i)
                 if (i * 32 + lane < experts)
-                    v[i] += temperature * gumbel(seed, static_cast<unsigned>(step), layer, row,
-                                                 i * 32 + lane);
+                    v[i] += temperature * gumbel(seed, model_layer, positions[row], i * 32 + lane);
         }
         const int sequence = sequence_slots != nullptr ? sequence_slots[row] : row;
         int* record = combinations + (layer * num_sequences + sequence) * COMBINATION_INTS;
@@ -282,7 +292,8 @@ moe_select(const float* logits, const float* next_logits, const int* positions,
         }
         places[i] = __popc((miss ? misses : hits) & ((1u << lane) - 1u));
         if (e >= experts) continue;
-        const float now = previous[i] * decay + (used ? 1.0f : 0.0f);
+        // Rounded twice on every machine: the choice of victims can be replayed.
+        const float now = __fadd_rn(__fmul_rn(previous[i], decay), used ? 1.0f : 0.0f);
         frequencies[e] = now;
         frequency[table + e] = now;
         if (!used) continue;
@@ -425,15 +436,14 @@ moe_select(const float* logits, const float* next_logits, const int* positions,
             atomicAdd(&counters[BYTES_READ], static_cast<u64>(deltas[tid]) * blob_bytes);
     }
     if (tid == 32) {
-        // Time of the layer before: [start, end, had misses] were left by its kernels.
-        const u64 start = timer[0], end = timer[1];
-        if (start != 0 && end > start) {
-            const int kind = timer[2] != 0 ? MISS_NS : HIT_NS;
+        // Time of the layer before: [start, end, kind] were left by its kernels.
+        const u64 start = timer[0], end = timer[1], kind = timer[2];
+        if (start != 0 && end > start && kind != 0) {
             counters[kind] += end - start;
             counters[kind + 1] += 1;
         }
         timer[0] = timer[1] = 0;
-        timer[2] = total_misses > 0 ? 1 : 0;
-        if (layer == first_layer) steps[0] = step + 1;
+        timer[2] = total_misses > 0 ? MISS_NS : total_hits > 0 ? HIT_NS : 0;
+        if (layer == 0) steps[0] = step + 1;
     }
 }

@@ -16,8 +16,6 @@ from inference.kernels.linear import LinearWeight
 from inference.kernels.moe import SharedExpert
 from inference.moe.expert_store import PackedExpert
 
-_MASK = 0xFFFFFFFF
-
 
 def rms_norm(x: Tensor, norm: Tensor | None, eps: float, zero_centred: bool) -> Tensor:
     """``x`` fp32 [rows, hidden] as the router and the experts see it; None leaves it as it is."""
@@ -35,23 +33,6 @@ def top_k(logits: Tensor, k: int, normalise: bool) -> tuple[Tensor, Tensor]:
     if normalise:
         weights = weights / weights.sum(-1, keepdim=True)
     return weights, ids
-
-
-def gumbel_noise(seed: int, step: int, layer: int, row: int, experts: int) -> Tensor:
-    """The noise that ``moe_select`` adds to the logits of one row, fp32 [experts]."""
-
-    def mixed(value: int, part: int) -> int:
-        value ^= (part * 0x9E3779B9 + 0x7F4A7C15) & _MASK
-        value ^= value >> 16
-        value = (value * 0x85EBCA6B) & _MASK
-        value ^= value >> 13
-        value = (value * 0xC2B2AE35) & _MASK
-        return value ^ (value >> 16)
-
-    base = mixed(mixed(mixed(seed & 0x7FFFFFFF, step & _MASK), layer), row)
-    hashes = [mixed(base, expert) >> 9 for expert in range(experts)]
-    uniform = (torch.tensor(hashes, dtype=torch.float32) + 0.5) * 2.0**-23
-    return -torch.log(-torch.log(uniform))
 
 
 def expert(x: Tensor, packed: PackedExpert) -> Tensor:

@@ -57,9 +57,7 @@ def pin(
     for piece, result in zip(pieces, results, strict=True):
         if result == 0:
             runtime.cudaHostUnregister(piece.data_ptr())
-    with contextlib.suppress(RuntimeError):
-        # The runtime keeps the error of the failed call; torch takes it with its next check.
-        torch.zeros(1, device=device)
+    _take_last_error(device)
     size_gb = sum(piece.nbytes for piece in pieces) / 1e9
     code = next(result for result in results if result != 0)
     problem = f"cannot pin {size_gb:.1f} GB of host memory for the experts (CUDA error {code})"
@@ -81,6 +79,12 @@ def unpin(addresses: Sequence[int]) -> None:
     runtime = torch.cuda.cudart()
     for address in addresses:
         runtime.cudaHostUnregister(address)
+
+
+def _take_last_error(device: torch.device) -> None:
+    """The runtime keeps the error of the failed call until the next check, which torch makes."""
+    with contextlib.suppress(RuntimeError):
+        torch.zeros(1, device=device)
 
 
 def _reads_pageable_memory(device: torch.device) -> bool:

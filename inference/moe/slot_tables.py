@@ -34,6 +34,7 @@ class SlotTables:
         layers, experts = len(arena.layers), arena.num_experts
         pairs = max_batch * num_experts_per_tok
         hidden, intermediate = arena.shape.hidden_size, arena.shape.intermediate_size
+        self.layers = arena.layers
         self.num_layers = layers
         self.num_experts = experts
         self.blob_bytes = arena.blob_bytes

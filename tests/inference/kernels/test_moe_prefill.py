@@ -1,0 +1,124 @@
+"""Experts on many tokens against torch.
+
+fp16 rounds weights, inner and outer activations once each: outputs of size ~2 differ by less than
+6e-3. fp32 sums in another order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from inference.kernels import moe_prefill, reference_moe
+from inference.kernels.library import KernelLibrary
+from inference.moe.expert_slots import ExpertSlots
+from tests.inference.moe.slot_cases import Case, Sizes
+
+TOLERANCE = {torch.float16: 6e-3, torch.float32: 1e-5}
+
+
+def inputs(sizes: Sizes, num_tokens: int, dtype: torch.dtype, seed: int = 0) -> Any:
+    generator = torch.Generator().manual_seed(seed)
+    hidden = torch.randn(num_tokens, sizes.hidden, generator=generator).to(dtype)
+    logits = torch.randn(num_tokens, sizes.experts, generator=generator)
+    weights, ids = reference_moe.top_k(logits, sizes.k, True)
+    return hidden, ids, weights.to(dtype)
+
+
+def run(case: Case, slots: ExpertSlots, layer: int, *tensors: Tensor) -> Tensor:
+    there = [tensor.to(case.library.device) for tensor in tensors]
+    hidden = there[0].clone()
+    output = slots.prefill(layer, *there)
+    assert torch.equal(there[0], hidden)
+    return output.cpu()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize(
+    ("sizes", "num_tokens"),
+    [
+        (Sizes(), 1),
+        (Sizes(), 40),
+        (Sizes(hidden=256, intermediate=128, experts=16, k=4, layers=1), 80),
+        (Sizes(hidden=320, intermediate=96, experts=5, k=2, layers=1), 30),
+        (Sizes(hidden=384, intermediate=256, group_size=128, experts=2, k=1, layers=1), 150),
+    ],
+    ids=["one", "tiny", "demo", "odd", "tiles"],
+)
+def test_outputs_equal_the_reference(
+    kernels: KernelLibrary, sizes: Sizes, num_tokens: int, dtype: torch.dtype
+) -> None:
+    case = Case(kernels, sizes)
+    slots = case.slots(sizes.k, staging_experts=3)
+    for layer in range(sizes.layers):
+        hidden, ids, weights = inputs(sizes, num_tokens, dtype, layer)
+        output = run(case, slots, layer, hidden, ids, weights)
+        wanted = reference_moe.experts(
+            hidden.float(), ids, weights.float(), lambda e, at=layer: case.arena.packed(at, e)
+        )
+        assert output.dtype == dtype
+        assert (output.float() - wanted).abs().max() < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_streamed_and_in_place_give_the_same_bits(
+    kernels: KernelLibrary, dtype: torch.dtype
+) -> None:
+    sizes = Sizes(layers=3)
+    case = Case(kernels, sizes)
+    streamed = [case.slots(2, staging_experts=count) for count in (1, 3, 4, 8)]
+    resident = case.slots(8)
+    for _ in range(10):
+        case.steps(resident, 1, 1)
+    pairs = 40 * sizes.k
+    assert streamed[0]._prefill.streams(0, pairs)
+    assert not streamed[0]._prefill.streams(0, sizes.experts - 1)
+    assert not resident._prefill.streams(0, pairs)
+    # Layers in order, then out of it: what was copied ahead is then of no use.
+    for layer in (0, 1, 2, 0, 2, 2, 1):
+        tensors = inputs(sizes, 40, dtype, layer)
+        wanted = run(case, resident, layer, *tensors)
+        for slots in streamed:
+            assert torch.equal(run(case, slots, layer, *tensors), wanted)
+
+
+def test_a_token_does_not_depend_on_the_others(kernels: KernelLibrary) -> None:
+    sizes = Sizes(layers=1)
+    case = Case(kernels, sizes)
+    slots = case.slots(2)
+    hidden, ids, weights = inputs(sizes, 33, torch.float16)
+    together = run(case, slots, 0, hidden, ids, weights)
+    for token in (0, 17, 32):
+        one = slice(token, token + 1)
+        assert torch.equal(run(case, slots, 0, hidden[one], ids[one], weights[one]), together[one])
+
+
+def test_slots_and_tables_stay_as_they_are(kernels: KernelLibrary) -> None:
+    case = Case(kernels)
+    slots = case.slots(3)
+    case.steps(slots, 1, 3)
+    before = [slots.tables.expert_of.clone(), slots.tables.frequency.clone(), slots.counters()]
+    run(case, slots, 1, *inputs(case.sizes, 20, torch.float16))
+    slots.verify()
+    assert torch.equal(slots.tables.expert_of, before[0])
+    assert torch.equal(slots.tables.frequency, before[1])
+    assert slots.counters().hits == before[2].hits
+
+
+def test_no_tokens_and_other_dtypes(emulated_kernels: KernelLibrary) -> None:
+    case = Case(emulated_kernels)
+    slots = case.slots(3)
+    hidden, ids, weights = inputs(case.sizes, 0, torch.float16)
+    assert slots.prefill(0, hidden, ids, weights).shape == (0, 64)
+    with pytest.raises(ValueError, match="bfloat16"):
+        slots.prefill(0, torch.zeros(1, 64, dtype=torch.bfloat16), torch.zeros(1, 2), weights)
+
+
+def test_pairs_are_sorted_by_expert() -> None:
+    ids = torch.tensor([[2, 0], [0, 3], [2, 3]])
+    pairs = moe_prefill.SortedPairs.of(ids, 5)
+    assert pairs.order.tolist() == [1, 2, 0, 4, 3, 5]
+    assert pairs.offsets.tolist() == [0, 2, 2, 4, 6, 6]
