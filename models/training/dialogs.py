@@ -26,9 +26,9 @@ WEIGHTS: dict[str, float] = {
     "total": 8, "top": 11, "bottom": 4.5, "group": 6, "trend": 6, "peak_month": 1, "low_month": 1,
     "compare": 4.5, "yoy": 3.5, "mom": 3, "share": 5, "average": 3, "distinct": 2.5, "having": 4.5,
     "target": 3.5, "price": 2, "list": 3.5, "returns": 3.5, "inventory": 4, "staff": 3,
-    "customers": 2, "calc": 9, "sql_python": 5.5, "doc": 12, "http": 3, "report": 2, "greet": 2.5,
-    "help": 2.5, "thanks": 2.5, "clarify": 8.5, "out_of_scope": 13, "refuse_write": 7,
-    "refuse_injection": 9,
+    "customers": 2, "calc": 9, "sql_python": 5.5, "doc": 12, "http": 3, "report": 2, "greet": 3,
+    "help": 3, "thanks": 3, "clarify": 10, "out_of_scope": 15, "refuse_write": 8,
+    "refuse_injection": 10.5,
 }  # fmt: skip
 DOUBLED = ("total", "top", "bottom", "share", "yoy", "mom", "target", "returns", "inventory",
            "distinct", "average", "staff", "doc", "calc", "refuse_write",
@@ -42,8 +42,8 @@ NO_SCHEMA = ("calc", "doc", "http", "report", "greet", "help", "thanks", "clarif
 FOLLOW_SHARE = 0.2
 """Part of the dialogs that end in a follow-up."""
 FOLLOW_WEIGHTS: dict[str, float] = {
-    "follow_scope": 20, "follow_period": 24, "follow_metric": 12, "follow_n": 14, "follow_dim": 18,
-    "follow_chart": 8, "follow_both": 12, "follow_it": 16,
+    "follow_scope": 20, "follow_period": 24, "follow_metric": 12, "follow_n": 36, "follow_dim": 18,
+    "follow_chart": 14, "follow_both": 12, "follow_it": 16,
 }  # fmt: skip
 """How often each kind of edit is asked for, where it makes sense."""
 DOUBLE_SHARE = 0.03
@@ -244,7 +244,7 @@ class Sampler:
         if not options:
             return None
         rare = NO_SCHEMA if prompt.schema.columns else ()
-        weights = [WEIGHTS[intent] * (0.4 if intent in rare else 1) for intent, _ in options]
+        weights = [WEIGHTS[intent] * (0.45 if intent in rare else 1) for intent, _ in options]
         intent, group = self._rng.choices(options, weights)[0]
         if intent in BY_TAG and self._rng.random() < 0.6:
             tag = self._rng.choice(sorted({template.tag for template in group}))
