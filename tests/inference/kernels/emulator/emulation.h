@@ -25,6 +25,7 @@
 
 #include "cuda_types.h"
 #include "fibers.h"
+#include "thunks.h"
 
 #define threadIdx (emulation::current->index)
 #define blockIdx (emulation::block_index)
