@@ -40,7 +40,7 @@ from inference.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from inference.engine.gpu_runner import GpuModelRunner
-    from inference.moe.expert_slots import RouterCounters
+    from inference.moe.router_counters import RouterCounters
 
 logger = logging.getLogger(__name__)
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from inference.benchmarks.gpu_figures import (
     Workload,
@@ -185,16 +186,16 @@ def record(
     """
     runner.slots.reset_counters()
     width = workload.batch * runner.geometry.num_experts_per_tok
-    before = runner.slots.counters().uses
+    before = runner.slots.counters().uses.clone()
     steps = []
     for step in range(workload.warm_up_tokens + workload.new_tokens):
         if step == workload.warm_up_tokens:
             runner.slots.reset_counters()
-            before = before.zero_()
+            before = torch.zeros_like(before)
         position = workload.prompt_tokens + step
         rows = runner.decode(tokens, slots, [position] * len(slots))
         tokens = [greedy_token(row) for row in rows]
-        uses = runner.slots.counters().uses
+        uses = runner.slots.counters().uses.clone()
         steps.append(_filled((uses - before).numpy() > 0, width))
         before = uses
     return np.stack(steps), runner.slots.counters()
@@ -277,6 +278,7 @@ def _filled(used: Any, width: int) -> Any:
     table = np.empty((len(used), width), dtype=np.int32)
     for layer, marks in enumerate(used):
         ids = np.flatnonzero(marks)
+        assert len(ids), "a step used no expert"
         table[layer] = np.resize(ids, width)
     return table
 

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 _COLD_TOKENS = 32
 _PREFILL_REPEATS = 3
-_PART_STEPS = 64
 _MAX_TABLE_STEPS = 2048
 
 
@@ -42,6 +41,7 @@ class Workload:
     context: int = 8192
     new_tokens: int = 256
     warm_up_tokens: int = 128
+    part_steps: int = 64
     batch: int = 1
     prompt_sizes: tuple[int, ...] = (512, 2048)
     routing: Routing = ROUTER
@@ -126,7 +126,7 @@ def choose_routing(runner: GpuModelRunner, workload: Workload) -> Routing:
     )
     routing = calibrate(workload.routing, shape, runner.plan.slots_per_layer, decay=DEVICE_DECAY)
     padded = replace(shape, batch=runner.slots.max_batch)
-    steps = min(_MAX_TABLE_STEPS, workload.warm_up_tokens + workload.new_tokens + _PART_STEPS)
+    steps = min(_MAX_TABLE_STEPS, workload.warm_up_tokens + workload.new_tokens)
     table = generate(routing, padded, steps)
     guesses = predictions(routing, padded, table)
     device = runner.slots.library.device
@@ -189,7 +189,7 @@ def measure_parts(
     runner: GpuModelRunner, slots: Sequence[int], tokens: Sequence[int], workload: Workload
 ) -> PartFigures:
     """Times of a step and of its parts, steps launched without waiting for each other."""
-    count = min(_PART_STEPS, workload.new_tokens)
+    count = min(workload.part_steps, workload.new_tokens)
     positions = [workload.prompt_tokens] * len(slots)
 
     def milliseconds(parts: str) -> float:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,3 +71,37 @@ def test_write_makes_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     arguments = ["--shape", "qwen3-30b-a3b", "--group-size", "32"]
     assert main(["bench", "write", str(tmp_path / "m"), *arguments]) == 0
     assert ModelGeometry.of_folder(tmp_path / "m").num_experts == 8
+
+
+DEMO = Path(__file__).parents[3] / "models" / "demo-moe"
+
+
+@pytest.mark.gpu
+def test_latency_on_a_gpu_keeps_the_limit_it_is_given() -> None:
+    limits = ["--gpu-memory-limit", "2GB", "--context", "1024", "--new-tokens", "64"]
+    done = subprocess.run(
+        [sys.executable, "-m", "inference", "bench", "latency", str(DEMO), "--device", "cuda"]
+        + [*limits, "--prefetch", "both"],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    record = json.loads(done.stdout.strip().splitlines()[-1])
+    assert 100 < record["peak_mb"] <= 2000
+    assert record["samples_per_s"] >= 20
+    assert record["decode_tok_s"] > 0
+    assert record["slower"]["prefetch"] is not record["prefetch"]
+    assert record["floor_ms"] <= record["decode_ms"]
+
+
+@pytest.mark.gpu
+def test_start_on_a_gpu() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "inference", "bench", "start", str(DEMO), "--device", "cuda"]
+        + ["--gpu-memory-limit", "2GB", "--max-model-len", "1024"],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    record = json.loads(done.stdout.strip().splitlines()[-1])
+    assert 0 < record["loaded_s"] < record["warm_s"] < record["first_token_s"]
