@@ -15,7 +15,7 @@ import torch.nn.functional as F
 
 from inference.checkpoint import format as layout
 from inference.checkpoint.backbone import load_backbone, routed_layers
-from inference.moe.expert_cache import CachePolicy, ExpertCache
+from inference.moe.expert_cache import CachePolicy, ExpertCache, SlotFormat, slot_format
 from inference.moe.expert_store import ExpertStore
 from inference.moe.experts import OffloadedExperts
 
@@ -35,9 +35,12 @@ def load_model(
     *,
     expert_cache_slots: int | None = None,
     expert_cache_policy: CachePolicy = "decayed_frequency",
+    expert_slot_format: SlotFormat | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> LoadedModel:
     """Load a converted folder for the CPU; ``None`` slots means every expert may be resident.
+
+    Slots hold dense experts of ``dtype`` or packed ones; ``None`` takes the faster.
 
     Raises ``CheckpointError`` naming the file and the remedy, ``ValueError`` for too few slots.
     """
@@ -57,6 +60,7 @@ def load_model(
         num_experts_per_tok=routing.num_experts_per_tok,
         policy=expert_cache_policy,
         dtype=dtype,
+        slot_format=slot_format(shape) if expert_slot_format is None else expert_slot_format,
     )
     act_fn = F.silu if config.hidden_act == "silu" else ACT2FN[config.hidden_act]
     for index in layers:

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from inference.moe.expert_cache import ExpertCache
+from inference.moe.expert_cache import ExpertCache, Weight
+from inference.moe.packed_matrix import PackedMatrix
 
 
 class OffloadedExperts(nn.Module):
@@ -41,13 +42,17 @@ class OffloadedExperts(nn.Module):
         products.
         """
         pairs = self.cache.fetch(self.layer, topk_ids[0].tolist())
-        gate_up = torch.cat([hidden_states @ gate_up_t for gate_up_t, _ in pairs])
+        gate_up = torch.cat([_product(hidden_states, gate_up) for gate_up, _ in pairs])
         gate = gate_up[:, : self._intermediate_size]
         up = gate_up[:, self._intermediate_size :]
         inner = self._act_fn(gate) * up * topk_weights.t()
-        output = inner[:1] @ pairs[0][1]
+        output = _product(inner[:1], pairs[0][1])
         for row in range(1, len(pairs)):
-            output = torch.addmm(output, inner[row : row + 1], pairs[row][1])
+            down = pairs[row][1]
+            if isinstance(down, PackedMatrix):
+                output += down.product(inner[row : row + 1])
+            else:
+                output = torch.addmm(output, inner[row : row + 1], down)
         return output
 
     def _forward_many(
@@ -72,8 +77,14 @@ class OffloadedExperts(nn.Module):
         by_token[torch.from_numpy(order)] = products
         return torch.bmm(topk_weights.unsqueeze(1), by_token.view(num_tokens, k, -1)).squeeze(1)
 
-    def _expert(self, inputs: Tensor, gate_up_t: Tensor, down_t: Tensor) -> Tensor:
-        gate_up = inputs @ gate_up_t
-        gate = gate_up[:, : self._intermediate_size]
-        up = gate_up[:, self._intermediate_size :]
-        return (self._act_fn(gate) * up) @ down_t
+    def _expert(self, inputs: Tensor, gate_up: Weight, down: Weight) -> Tensor:
+        both = _product(inputs, gate_up)
+        gate = both[:, : self._intermediate_size]
+        up = both[:, self._intermediate_size :]
+        return _product(self._act_fn(gate) * up, down)
+
+
+def _product(inputs: Tensor, weight: Weight) -> Tensor:
+    if isinstance(weight, PackedMatrix):
+        return weight.product(inputs)
+    return inputs @ weight
