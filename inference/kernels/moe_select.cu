@@ -1,18 +1,15 @@
 // What a layer does with its router logits, decided by one block without the host: top-k and
 // weights, hits and misses, victims, what to prefetch, and the counters. Knows experts by number
 // and weights by address only.
-#include "common.cuh"
+#include "moe_top_k.cuh"
 
 typedef unsigned long long u64;
 
 #define SELECT_THREADS 256
-#define MAX_EXPERTS 512
-#define MAX_WORDS 16  // 32 experts each
 #define MAX_PAIRS 128  // (row of the batch, rank)
 #define MAX_COPIES 8
 #define COMBINATION_INTS 18  // MAX_WORDS of the set, repeats, position
 #define INELIGIBLE 3.0e38f
-#define REMOVED -3.4e38f
 
 // Indices of `counters`; inference/moe/router_counters.py has the same names.
 enum {
@@ -21,70 +18,6 @@ enum {
     UNFILLED, TIMED_COUNTERS, HIT_NS = TIMED_COUNTERS, HIT_LAYERS, MISS_NS, MISS_LAYERS,
     NUM_COUNTERS
 };
-
-__device__ __forceinline__ unsigned mixed(unsigned hash, unsigned value) {
-    hash ^= value * 0x9e3779b9u + 0x7f4a7c15u;
-    hash ^= hash >> 16;
-    hash *= 0x85ebca6bu;
-    hash ^= hash >> 13;
-    hash *= 0xc2b2ae35u;
-    return hash ^ (hash >> 16);
-}
-
-// Gumbel noise of one logit, that of inference/moe/router.py: it depends on the arguments only, so
-// a token gets the same alone and in a batch.
-__device__ __forceinline__ float gumbel(unsigned seed, int layer, int position, int expert) {
-    const unsigned hash = mixed(mixed(mixed(seed, layer), position), expert);
-    const float uniform = (static_cast<float>(hash >> 9) + 0.5f) * 1.1920928955078125e-07f;
-    return -logf(-logf(uniform));
-}
-
-// Lane r of the warp gets the r-th largest logit and its id, lowest id first among equals.
-// Lane j holds the logits of experts 32 i + j in `v[i]`.
-__device__ __forceinline__ void warp_top_k(const float* v, int words, int k, int* id, float* value) {
-    const int lane = threadIdx.x % 32;
-    unsigned taken = 0;  // bit i: v[i] of this lane is chosen already
-    for (int r = 0; r < k; ++r) {
-        float best = REMOVED;
-        int best_id = MAX_EXPERTS;
-#pragma unroll
-        for (int i = 0; i < MAX_WORDS; ++i)
-            if (i < words && v[i] > best && !(taken >> i & 1u)) {
-                best = v[i];
-                best_id = i * 32 + lane;
-            }
-#pragma unroll
-        for (int offset = 16; offset > 0; offset /= 2) {
-            const float other = __shfl_xor_sync(0xffffffffu, best, offset);
-            const int other_id = __shfl_xor_sync(0xffffffffu, best_id, offset);
-            if (other > best || (other == best && other_id < best_id)) {
-                best = other;
-                best_id = other_id;
-            }
-        }
-        if (best_id % 32 == lane) taken |= 1u << (best_id / 32);
-        if (lane == r) {
-            *id = best_id;
-            *value = best;
-        }
-    }
-}
-
-// Bits of the chosen experts: lane i gets word i.
-__device__ __forceinline__ unsigned words_of(int id, int k) {
-    const int lane = threadIdx.x % 32;
-    unsigned word = 0;
-    for (int r = 0; r < k; ++r) {
-        const int other = __shfl_sync(0xffffffffu, id, r);
-        if (other / 32 == lane) word |= 1u << (other % 32);
-    }
-    return word;
-}
-
-// Finite logits whatever the weights gave, so that k experts are always found.
-__device__ __forceinline__ float bounded(float logit) {
-    return logit >= -1.0e38f ? fminf(logit, 1.0e38f) : -1.0e38f;
-}
 
 // The `wanted` slots of least value, least first and by number among equals, into `victims`;
 // -1 where there is none. All threads of the block call it.
@@ -180,7 +113,7 @@ moe_select(const float* logits, const float* next_logits, const int* positions,
 #pragma unroll
         for (int i = 0; i < MAX_WORDS; ++i) {
             const int e = i * 32 + lane;
-            v[i] = e < experts ? bounded(source[row * experts + e]) : REMOVED;
+            v[i] = e < experts ? bounded(source[row * experts + e]) : 0.0f;
         }
         int id = 0;
         float value = 0.0f;
@@ -192,7 +125,7 @@ moe_select(const float* logits, const float* next_logits, const int* positions,
                       layer + (next ? 1 : 0)) * overrides[3] +
                      row * k;
         if (next) {
-            warp_top_k(v, words, k, &id, &value);
+            warp_top_k(v, words, experts, k, &id, &value);
             if (forced != nullptr && lane < k) id = forced[lane];
             unsigned word = words_of(id, k);
             if (padding) word = 0;
@@ -232,7 +165,7 @@ moe_select(const float* logits, const float* next_logits, const int* positions,
             for (int i = 0; i < MAX_WORDS; ++i)
                 if (__shfl_sync(0xffffffffu, last, i) >> lane & 1u) v[i] -= penalty;
         }
-        warp_top_k(v, words, k, &id, &value);
+        warp_top_k(v, words, experts, k, &id, &value);
         float most = __shfl_sync(0xffffffffu, value, 0);
         float sum = 0.0f;
 #pragma unroll

@@ -197,7 +197,7 @@ def pin(allow_unpinned: bool, pieces: int = 2) -> bool:
 def test_refused_pinning_names_the_remedy(
     runtime: _Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(PinningError, match=r"cannot pin .* CUDA error 2.*ulimit -l") as raised:
+    with pytest.raises(PinningError, match=r"cannot pin .*CUDA error 2.*ulimit -l") as raised:
         pin(allow_unpinned=False)
     assert "allow_unpinned" in raised.value.remedy
     assert not runtime.pinned

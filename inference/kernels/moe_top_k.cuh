@@ -1,0 +1,95 @@
+// Top-k of one row by one warp, and the noise that may be added before. Knows no slots.
+#pragma once
+
+#include "common.cuh"
+
+#define MAX_EXPERTS 512
+#define MAX_WORDS 16  // 32 experts each
+
+__device__ __forceinline__ unsigned mixed(unsigned hash, unsigned value) {
+    hash ^= value * 0x9e3779b9u + 0x7f4a7c15u;
+    hash ^= hash >> 16;
+    hash *= 0x85ebca6bu;
+    hash ^= hash >> 13;
+    hash *= 0xc2b2ae35u;
+    return hash ^ (hash >> 16);
+}
+
+// Gumbel noise of one logit, that of inference/moe/router.py: it depends on the arguments only, so
+// a token gets the same alone and in a batch.
+__device__ __forceinline__ float gumbel(unsigned seed, int layer, int position, int expert) {
+    const unsigned hash = mixed(mixed(mixed(seed, layer), position), expert);
+    const float uniform = (static_cast<float>(hash >> 9) + 0.5f) * 1.1920928955078125e-07f;
+    return -logf(-logf(uniform));
+}
+
+// Maximum and minimum over the warp in one instruction where there is one.
+__device__ __forceinline__ unsigned warp_max_bits(unsigned value) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    unsigned result;
+    asm("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(result) : "r"(value));
+    return result;
+#else
+    for (int offset = 16; offset > 0; offset /= 2)
+        value = max(value, __shfl_xor_sync(0xffffffffu, value, offset));
+    return value;
+#endif
+}
+__device__ __forceinline__ unsigned warp_min_bits(unsigned value) {
+    return ~warp_max_bits(~value);
+}
+
+// Integers in the order of the floats, all above 0, and back.
+__device__ __forceinline__ unsigned ordered_bits(float value) {
+    const unsigned bits = __float_as_uint(value + 0.0f);  // -0 equals 0
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+__device__ __forceinline__ float from_ordered_bits(unsigned bits) {
+    return __uint_as_float(bits & 0x80000000u ? bits & 0x7fffffffu : ~bits);
+}
+
+// Lane r of the warp gets the r-th largest logit and its id, lowest id first among equals.
+// Lane j holds the logits of experts 32 i + j in `v[i]`; there are at least k experts.
+__device__ __forceinline__ void warp_top_k(const float* v, int words, int experts, int k, int* id,
+                                           float* value) {
+    const int lane = threadIdx.x % 32;
+    unsigned bits[MAX_WORDS];  // 0: chosen already, or no expert
+#pragma unroll
+    for (int i = 0; i < MAX_WORDS; ++i)
+        bits[i] = i * 32 + lane < experts ? ordered_bits(v[i]) : 0u;
+    for (int r = 0; r < k; ++r) {
+        unsigned best = 0;
+#pragma unroll
+        for (int i = 0; i < MAX_WORDS; ++i)
+            if (i < words) best = max(best, bits[i]);
+        best = warp_max_bits(best);
+        unsigned best_id = MAX_EXPERTS;
+#pragma unroll
+        for (int i = MAX_WORDS - 1; i >= 0; --i)
+            if (i < words && bits[i] == best) best_id = i * 32 + lane;
+        best_id = warp_min_bits(best_id);
+#pragma unroll
+        for (int i = 0; i < MAX_WORDS; ++i)
+            if (i * 32 + lane == best_id) bits[i] = 0;
+        if (lane == r) {
+            *id = static_cast<int>(best_id);
+            *value = from_ordered_bits(best);
+        }
+    }
+}
+
+// Bits of the chosen experts: lane i gets word i.
+__device__ __forceinline__ unsigned words_of(int id, int k) {
+    const int lane = threadIdx.x % 32;
+    unsigned word = 0;
+    for (int r = 0; r < k; ++r) {
+        const int other = __shfl_sync(0xffffffffu, id, r);
+        if (other / 32 == lane) word |= 1u << (other % 32);
+    }
+    return word;
+}
+
+// Finite logits whatever the weights gave, so that k experts are always found.
+__device__ __forceinline__ float bounded(float logit) {
+    return logit >= -1.0e38f ? fminf(logit, 1.0e38f) : -1.0e38f;
+}
