@@ -66,7 +66,8 @@ class DecodeFigures:
     step_ms: float
     median_ms: float
     slowest_ms: float
-    cold_ms: float
+    cold_ms: float | None
+    """The first steps; ``None`` when the slots were filled by an earlier run."""
     counters: RouterCounters
     steps: int
     routing: Routing
@@ -151,7 +152,12 @@ def fill_context(
 
 
 def measure_decode(
-    runner: GpuModelRunner, slots: Sequence[int], tokens: list[int], workload: Workload
+    runner: GpuModelRunner,
+    slots: Sequence[int],
+    tokens: list[int],
+    workload: Workload,
+    *,
+    cold: bool = True,
 ) -> DecodeFigures:
     """Decode as the engine does: one call a step, the greedy token chosen on the host."""
     routing = choose_routing(runner, workload)
@@ -170,7 +176,7 @@ def measure_decode(
             position += 1
         return times
 
-    cold = steps(cold_steps)
+    first = steps(cold_steps)
     steps(workload.warm_up_tokens - cold_steps)
     runner.slots.reset_counters()
     warm = steps(workload.new_tokens)
@@ -178,7 +184,7 @@ def measure_decode(
         step_ms=statistics.fmean(warm),
         median_ms=statistics.median(warm),
         slowest_ms=max(warm),
-        cold_ms=statistics.fmean(cold),
+        cold_ms=statistics.fmean(first) if cold else None,
         counters=runner.slots.counters(),
         steps=workload.new_tokens,
         routing=routing,

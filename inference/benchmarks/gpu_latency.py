@@ -198,7 +198,7 @@ def run(
         for mode in modes:
             if mode != modes[0]:
                 runner.set_prefetch(mode)
-            decodes.append(measure_decode(runner, slots, tokens, workload))
+            decodes.append(measure_decode(runner, slots, tokens, workload, cold=mode == modes[0]))
         sampled.close()  # the graphs of single parts below are no part of an engine
         parts: list[PartFigures] = []
         for mode in modes:
@@ -305,7 +305,10 @@ def _rows(report: GpuLatencyReport) -> list[tuple[str, str]]:
     rows += [
         ("decode, warm", f"{record['decode_tok_s']:.1f} tok/s, {decode.step_ms:.2f} ms a step"),
         ("  median; slowest step", f"{decode.median_ms:.2f}; {decode.slowest_ms:.2f} ms"),
-        ("  cold, first steps", f"{decode.cold_ms:.2f} ms"),
+        (
+            "  cold, first steps",
+            "not measured" if decode.cold_ms is None else f"{decode.cold_ms:.2f} ms",
+        ),
         ("  floor, link and memory together", f"{floor.overlapped_ms:.2f} ms"),
         ("  floor, one after another", f"{floor.serial_ms:.2f} ms"),
         ("    memory", f"{floor.memory_bytes / 1e6:,.0f} MB, {floor.memory_ms:.2f} ms"),

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,17 +77,22 @@ def test_write_makes_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 DEMO = Path(__file__).parents[3] / "models" / "demo-moe"
 
 
-@pytest.mark.gpu
-def test_latency_on_a_gpu_keeps_the_limit_it_is_given() -> None:
-    limits = ["--gpu-memory-limit", "2GB", "--context", "1024", "--new-tokens", "64"]
+def measured(*arguments: str) -> dict[str, Any]:
+    """The last line of a measurement in a process of its own, as a user starts it."""
     done = subprocess.run(
-        [sys.executable, "-m", "inference", "bench", "latency", str(DEMO), "--device", "cuda"]
-        + [*limits, "--prefetch", "both"],
+        [sys.executable, "-m", "inference", "bench", *arguments],
         stdout=subprocess.PIPE,
         text=True,
         check=True,
     )
-    record = json.loads(done.stdout.strip().splitlines()[-1])
+    record: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return record
+
+
+@pytest.mark.gpu
+def test_latency_on_a_gpu_keeps_the_limit_it_is_given() -> None:
+    limits = ["--gpu-memory-limit", "2GB", "--context", "1024", "--new-tokens", "64"]
+    record = measured("latency", str(DEMO), "--device", "cuda", "--prefetch", "both", *limits)
     assert 100 < record["peak_mb"] <= 2000
     assert record["samples_per_s"] >= 20
     assert record["decode_tok_s"] > 0
@@ -96,12 +102,6 @@ def test_latency_on_a_gpu_keeps_the_limit_it_is_given() -> None:
 
 @pytest.mark.gpu
 def test_start_on_a_gpu() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "inference", "bench", "start", str(DEMO), "--device", "cuda"]
-        + ["--gpu-memory-limit", "2GB", "--max-model-len", "1024"],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    record = json.loads(done.stdout.strip().splitlines()[-1])
+    limits = ["--gpu-memory-limit", "2GB", "--max-model-len", "1024"]
+    record = measured("start", str(DEMO), "--device", "cuda", *limits)
     assert 0 < record["loaded_s"] < record["warm_s"] < record["first_token_s"]
