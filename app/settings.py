@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 OWN_PREFIXES = ("WECOM_", "HUTONG_")
@@ -90,10 +90,23 @@ def _aes_key(value: str) -> str:
     return value
 
 
-def _message_type(value: str) -> str:
-    if value not in {"text", "markdown"}:
-        raise ValueError("应是 text 或 markdown")
-    return value
+def _choice(*known: str) -> Callable[[str], str]:
+    """Parser of one of a few words."""
+
+    def parse(value: str) -> str:
+        if value not in known:
+            raise ValueError(f"应是 {'、'.join(known[:-1])} 或 {known[-1]}")
+        return value
+
+    return parse
+
+
+def _gpu_memory(value: str) -> int:
+    """Bytes of an amount such as ``6GB``: 6,000 MiB, as nvidia-smi counts a card."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(GB|MiB)", value.strip(), re.IGNORECASE)
+    if match is None or float(match[1]) <= 0:
+        raise ValueError("应是 6GB 或 5900MiB 这样的大小")
+    return int(float(match[1]) * (1000 if match[2].upper() == "GB" else 1)) * 2**20
 
 
 @dataclass(frozen=True)
@@ -124,7 +137,7 @@ SETTINGS: tuple[Setting, ...] = (
         "WECOM_MESSAGE_TYPE",
         "text",
         "答案的消息类型：text 处处可见；markdown 有格式，但微信插件里看不到",
-        _message_type,
+        _choice("text", "markdown"),
     ),
     Setting("WECOM_API_BASE", "https://qyapi.weixin.qq.com", "企业微信 API 地址", _url),
     Setting("REDIS_URL", "", "Redis 地址；空则 make demo 自带一个", secret=True),
@@ -137,6 +150,21 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("HUTONG_MODEL_DIR", "models/demo-moe", "模型目录", _path),
     Setting("HUTONG_MAX_MODEL_LEN", "2048", "上下文长度，单位 token，至少 1536", _whole(1536)),
     Setting("HUTONG_MAX_NUM_SEQS", "4", "同时处理的对话数，1-8", _whole(1, 8)),
+    Setting("HUTONG_DEVICE", "cpu", "模型在哪里运行：cpu 或 cuda", _choice("cpu", "cuda")),
+    Setting("HUTONG_GPU_MEMORY_LIMIT", "6GB", "cuda：最多用多少显存，6GB 即 6000 MiB", _gpu_memory),
+    Setting(
+        "HUTONG_BACKBONE_DTYPE",
+        "fp16",
+        "cuda：骨干权重，fp16 或 int8；int8 省显存，专家缓存更大",
+        _choice("fp16", "int8"),
+    ),
+    Setting(
+        "HUTONG_LM_HEAD_DTYPE",
+        "fp16",
+        "cuda：输出层权重，fp16、int8 或 int4",
+        _choice("fp16", "int8", "int4"),
+    ),
+    Setting("HUTONG_KV_CACHE_DTYPE", "fp16", "cuda：KV 缓存，fp16 或 fp8", _choice("fp16", "fp8")),
     Setting("HUTONG_SQL_DATABASE", "var/company.db", "只读 SQLite 数据库文件", _path),
     Setting(
         "HUTONG_SEMANTIC_FILE",
@@ -191,6 +219,11 @@ class Settings:
     model_dir: Path
     max_model_len: int
     max_num_seqs: int
+    device: Literal["cpu", "cuda"]
+    gpu_memory_limit: int
+    backbone_dtype: Literal["fp16", "int8"]
+    lm_head_dtype: Literal["fp16", "int8", "int4"]
+    kv_cache_dtype: Literal["fp16", "fp8"]
     sql_database: Path
     semantic_file: Path | None
     docs_dir: Path | None

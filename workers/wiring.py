@@ -15,7 +15,8 @@ from functools import cache
 
 from app.log import fields
 from app.settings import Settings, SettingsError
-from inference.errors import CheckpointError
+from inference.config import EngineConfig
+from inference.errors import CheckpointError, DeviceError, MemoryPlanError
 from inference.llm import LLM
 from tools import demo_company, embedding, semantic
 from tools.base import ToolUnavailableError
@@ -53,13 +54,24 @@ def build_agent(settings: Settings) -> Iterator[Agent]:
         )
         llm = LLM(
             settings.model_dir,
-            max_model_len=settings.max_model_len,
-            max_num_seqs=settings.max_num_seqs,
+            config=EngineConfig(
+                device=settings.device,
+                max_model_len=settings.max_model_len,
+                max_num_seqs=settings.max_num_seqs,
+                gpu_memory_limit=settings.gpu_memory_limit,
+                backbone_dtype=settings.backbone_dtype,
+                lm_head_dtype=settings.lm_head_dtype,
+                kv_cache_dtype=settings.kv_cache_dtype,
+            ),
         )
     except semantic.SemanticError as error:
         raise SettingsError(f"HUTONG_SEMANTIC_FILE: {error}") from error
     except CheckpointError as error:
         raise SettingsError(f"HUTONG_MODEL_DIR: {error}") from error
+    except MemoryPlanError as error:
+        raise SettingsError(f"HUTONG_GPU_MEMORY_LIMIT: {error}") from error
+    except DeviceError as error:
+        raise SettingsError(f"HUTONG_DEVICE={settings.device}: {error}") from error
     except ToolUnavailableError as error:
         raise SettingsError(f"a tool cannot start: {error}") from error
     titles = titles_of(docs_dir)

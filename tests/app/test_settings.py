@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.settings import SETTINGS, SettingsError, env_example, load, markdown_table
+from inference.config import EngineConfig, parse_memory
 from tests.app.wecom.sealing import KEY
 
 
@@ -83,6 +84,9 @@ def test_a_malformed_value_is_refused_and_named(name: str, value: str) -> None:
         ("HUTONG_TURN_TIMEOUT_S", ["0", "-3", "nan", "inf"], "应是大于 0 的秒数"),
         ("HUTONG_ACK_AFTER_S", ["0", "-inf"], "应是大于 0 的秒数"),
         ("HUTONG_SESSION_EXPIRY_S", ["0", "nan"], "应是大于 0 的秒数"),
+        ("HUTONG_DEVICE", ["gpu", "cuda:0"], "应是 cpu 或 cuda"),
+        ("HUTONG_GPU_MEMORY_LIMIT", ["6", "0GB", "six"], "应是 6GB 或 5900MiB 这样的大小"),
+        ("HUTONG_LM_HEAD_DTYPE", ["bf16"], "应是 fp16、int8 或 int4"),
     ],
 )
 def test_numbers_out_of_range_are_refused_with_what_is_expected(
@@ -100,6 +104,15 @@ def test_the_ends_of_the_ranges_are_taken() -> None:
     assert (low.port, low.max_num_seqs, low.max_model_len) == (1, 1, 1536)
     assert (high.port, high.max_num_seqs, high.max_steps) == (65535, 8, 20)
     assert load({"HUTONG_HISTORY_TOKENS": "0", "HUTONG_MAX_QUEUED": "0"}).history_tokens == 0
+
+
+def test_gpu_memory_is_read_as_the_engine_reads_it() -> None:
+    for text in ("6GB", "6.5gb", "5900MiB"):
+        assert load({"HUTONG_GPU_MEMORY_LIMIT": text}).gpu_memory_limit == parse_memory(text)
+    # Without settings the engine gets its own defaults.
+    settings, engine = load({}), EngineConfig()
+    for name in ("device", "gpu_memory_limit", "backbone_dtype", "lm_head_dtype", "kv_cache_dtype"):
+        assert getattr(settings, name) == getattr(engine, name)
 
 
 def test_a_malformed_secret_is_not_shown() -> None:
