@@ -1,10 +1,10 @@
 """The GPU engine against the stock model on the same dequantised weights.
 
 Every test runs on the CPU over emulated kernels and, under the marker ``gpu``, on a GPU. Logits
-have a standard deviation of 1 to 2. Tolerances (absolute): ``DECODE`` where only decode kernels
-ran, all fp32: they differ from the stock model in the order of additions. ``PREFILL`` where a
-prompt went through the experts' fp16 matrix products. ``HALF`` where weights, keys and values are
-fp16 and the stock model computes in fp32.
+have a standard deviation of 1 to 2. Tolerances (absolute): ``EXACT`` in fp32, where the two differ
+in the order of additions only. ``HALF`` where weights, prefill activations, keys and values are
+fp16 and the stock model computes in fp32; there a near tie in a router may send a token to another
+expert, so that up to a tenth of the rows may differ by more.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 
 from inference.engine.gpu_runner import GpuModelRunner
 from inference.kernels.library import KernelLibrary
+from inference.kernels.quantize import dequantize, quantize_int4_linear, quantize_int8
 from tests.inference.engine.gpu_models import (
     SHAPES,
     greedy_run,
@@ -26,8 +27,7 @@ from tests.inference.engine.gpu_models import (
     stock_model,
 )
 
-DECODE = 5e-4
-PREFILL = 2e-2
+EXACT = 5e-4
 HALF = 5e-2
 
 
@@ -37,19 +37,20 @@ def folders(tiny_model_dir: Path, tiny_hybrid_dir: Path) -> dict[str, Path]:
 
 
 def assert_close(
-    ours: torch.Tensor, theirs: torch.Tensor, tolerance: float, tokens: list[int]
+    ours: torch.Tensor, theirs: torch.Tensor, tokens: list[int], tolerance: float = EXACT
 ) -> None:
     """Logits agree, and so do the tokens wherever the stock model's lead is above tolerance."""
     assert theirs.std() > 0.5
-    assert (ours - theirs).abs().max() < tolerance
+    close = (ours - theirs).abs().amax(-1) < tolerance
+    assert close.float().mean() >= (1.0 if tolerance == EXACT else 0.9)
     best = theirs.topk(2).values
-    sure = best[:, 0] - best[:, 1] > 2 * tolerance
+    sure = close & (best[:, 0] - best[:, 1] > 2 * tolerance)
     assert sure.float().mean() > 0.5
     assert torch.equal(torch.tensor(tokens)[sure], theirs.argmax(-1)[sure])
 
 
 @pytest.mark.parametrize("name", SHAPES)
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, PREFILL), (torch.float16, HALF)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, EXACT), (torch.float16, HALF)])
 def test_prefill_and_64_decode_steps_equal_the_stock_model(
     name: str,
     dtype: torch.dtype,
@@ -58,10 +59,10 @@ def test_prefill_and_64_decode_steps_equal_the_stock_model(
     kernels: KernelLibrary,
 ) -> None:
     runner = new_runner(folders[name], kernels, dtype=dtype, slots=4)
-    prompt = prompt_of(50)
+    prompt = prompt_of(50, seed=1)
     tokens, ours = greedy_run(runner, prompt, 64, chunks=(21,))
     theirs = stock_logits(stock_model(SHAPES[name]), prompt, tokens)
-    assert_close(ours, theirs, tolerance, tokens)
+    assert_close(ours, theirs, tokens, tolerance)
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -73,7 +74,7 @@ def test_decode_alone_equals_the_stock_model_to_rounding(
     slot = runner.kv_cache.allocate()
     rows = [runner.decode([token], [slot], [i])[0].row() for i, token in enumerate(prompt)]
     theirs = stock_logits(stock_model(SHAPES[name]), prompt[:1], [*prompt[1:], 0])
-    assert (torch.stack(rows) - theirs).abs().max() < DECODE
+    assert (torch.stack(rows) - theirs).abs().max() < EXACT
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -84,10 +85,10 @@ def test_prefill_in_chunks_equals_prefill_at_once(
     prompt = prompt_of(90)
     _, whole = greedy_run(runner, prompt, 3)
     _, chunked = greedy_run(runner, prompt, 3, chunks=(40, 41, 66))
-    assert (whole - chunked).abs().max() < PREFILL
+    assert (whole - chunked).abs().max() < EXACT
     small = new_runner(folders[name], kernels, prefill_chunk_tokens=33)
     _, split = greedy_run(small, prompt, 0)
-    assert (whole[0] - split[0]).abs().max() < PREFILL
+    assert (whole[0] - split[0]).abs().max() < EXACT
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -98,13 +99,13 @@ def test_slots_and_prefetch_never_change_a_bit(
 
     def run(**options: Any) -> tuple[list[int], torch.Tensor, GpuModelRunner]:
         runner = new_runner(folders[name], kernels, **options)
-        tokens, logits = greedy_run(runner, prompt, 12)
+        tokens, logits = greedy_run(runner, prompt, 8)
         runner.slots.verify()
         return tokens, logits, runner
 
     tokens, reference, runner = run(slots=8, expert_prefetch=False)
-    assert runner.expert_cache.stats.hit_rate > 0.5
-    for slots in (2, 3, 5):
+    assert runner.expert_cache.stats.hit_rate > 0.3
+    for slots in (2, 5):
         for prefetch in (False, True):
             other_tokens, logits, other = run(slots=slots, expert_prefetch=prefetch)
             assert torch.equal(logits, reference)
@@ -117,7 +118,7 @@ def test_a_batch_of_8_equals_each_alone(
     name: str, folders: dict[str, Path], kernels: KernelLibrary
 ) -> None:
     runner = new_runner(folders[name], kernels, slots=3, max_num_seqs=8)
-    steps = 6
+    steps = 4
     prompts = [prompt_of(length, seed=length) for length in (5, 60, 17, 33, 2, 8, 70, 12)]
     alone = [greedy_run(runner, prompt, steps) for prompt in prompts]
     slots = [runner.kv_cache.allocate() for _ in prompts]
@@ -128,7 +129,7 @@ def test_a_batch_of_8_equals_each_alone(
         for index, logits in enumerate(made):
             rows[index].append(logits.row())
     for (tokens, expected), row in zip(alone, rows, strict=True):
-        assert (torch.stack(row) - expected).abs().max() < DECODE
+        assert (torch.stack(row) - expected).abs().max() < EXACT
         assert torch.stack(row).argmax(-1).tolist() == tokens
 
 
@@ -197,21 +198,15 @@ def test_quantised_weights_equal_the_stock_model_holding_their_values(
     changed = put_quantised_values(model, backbone, head)
     prompt = prompt_of(20)
     tokens, ours = greedy_run(runner, prompt, 10)
-    assert_close(ours, stock_logits(model, prompt, tokens), PREFILL, tokens)
+    assert_close(ours, stock_logits(model, prompt, tokens), tokens)
     # The values differ from the float ones by more than the tolerance.
     assert changed
     plain = stock_logits(stock_model(SHAPES[name]), prompt, tokens)
-    assert (ours - plain).abs().max() > PREFILL
+    assert (ours - plain).abs().max() > EXACT
 
 
 def put_quantised_values(model: Any, backbone: str, head: str) -> int:
     """Replace weights of the stock model by what INT8 and INT4 make of them."""
-    from inference.checkpoint import int4
-
-    def int8(weight: torch.Tensor) -> torch.Tensor:
-        scale = (weight.abs().amax(1, keepdim=True) / 127).clamp(min=1e-12)
-        return (weight / scale).round().clamp(-127, 127) * scale
-
     changed = 0
     with torch.no_grad():
         model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.clone())
@@ -220,9 +215,9 @@ def put_quantised_values(model: Any, backbone: str, head: str) -> int:
                 continue
             wanted = head if name == "lm_head" else backbone
             if wanted == "int8":
-                module.weight.copy_(int8(module.weight))
+                module.weight.copy_(dequantize(quantize_int8(module.weight)))
             elif wanted == "int4":
-                module.weight.copy_(int4.round_trip(module.weight, 32))
+                module.weight.copy_(dequantize(quantize_int4_linear(module.weight, 32)))
             changed += wanted != "fp16"
     return changed
 
