@@ -223,7 +223,7 @@ def _prefill_bytes(geometry: ModelGeometry, config: EngineConfig) -> int:
     tokens = min(config.prefill_chunk_tokens, config.max_model_len)
     hidden, context = geometry.hidden_size, config.max_model_len
     queries = geometry.num_heads * geometry.head_dim
-    gathered = 4 * geometry.num_kv_heads * geometry.head_dim
+    gathered = 12 * geometry.num_kv_heads * geometry.head_dim  # from pages, then contiguous
     attention = tokens * 2 * (6 * queries + 2 * hidden) + context * (gathered + 4 * queries)
     attention += tokens * context * 3
     inner = geometry.moe_intermediate_size

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from inference.benchmarks import gpu_latency
 from inference.benchmarks.cache import run_gpu
-from inference.benchmarks.gpu_figures import Workload
+from inference.benchmarks.gpu_figures import DecodeFigures, PartFigures, Workload
 from inference.benchmarks.gpu_latency import (
     Build,
     Floor,
@@ -20,12 +24,15 @@ from inference.benchmarks.gpu_latency import (
     run,
 )
 from inference.benchmarks.link import LinkSpeed
+from inference.benchmarks.memory_sampler import MemoryPeak
 from inference.benchmarks.random_model import tiny_qwen3_5_moe_config, tiny_qwen3_moe_config
-from inference.benchmarks.routing import Routing
-from inference.config import EngineConfig
+from inference.benchmarks.routing import DEVICE_DECAY, ROUTER, Routing
+from inference.config import MIB, EngineConfig
 from inference.geometry import ModelGeometry
 from inference.kernels.library import KernelLibrary
 from inference.memory_plan import plan_memory
+from inference.moe.expert_slots import ExpertSlots
+from inference.moe.router_counters import RouterCounters
 
 LIMITS = EngineConfig(device="cuda", max_model_len=64, max_num_seqs=1, prefill_chunk_tokens=32)
 SHORT = Workload(context=40, new_tokens=8, warm_up_tokens=4, part_steps=2, prompt_sizes=(4, 8))
@@ -163,6 +170,75 @@ def test_a_context_without_room_is_refused() -> None:
         Workload(batch=0)
 
 
+def test_the_simulation_uses_the_decay_of_the_slots() -> None:
+    assert inspect.signature(ExpertSlots).parameters["decay"].default == DEVICE_DECAY
+
+
 def test_prompts_have_the_wanted_length() -> None:
     assert prompt_ids([5, 6], 100, 5) == [5, 6, 5, 6, 5]
     assert len(set(prompt_ids(None, 6144, 6144))) == 6144
+
+
+class Noted:
+    """A context manager that notes its begin and end."""
+
+    def __init__(self, name: str, events: list[str]) -> None:
+        self._name, self._events = name, events
+        self.held_bytes = 5
+        self.peak: MemoryPeak | None = None
+
+    def __enter__(self) -> Noted:
+        self._events.append(f"{self._name} begins")
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._events.append(f"{self._name} ends")
+        self.peak = MemoryPeak(5900 * MIB, 400, 80.0, 0.02, "NVML, process")
+
+
+def test_the_card_is_filled_first_and_parts_are_measured_after_the_sampling(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    events: list[str] = []
+    geometry = ModelGeometry.of_shape("qwen3.6-35b-a3b")
+    config = EngineConfig(device="cuda", max_model_len=8192, max_num_seqs=1)
+    runner = SimpleNamespace(
+        plan=plan_memory(geometry, config),
+        geometry=geometry,
+        vocab_size=1000,
+        warm_up=lambda: events.append("warm up"),
+        set_prefetch=lambda enabled: events.append(f"prefetch {enabled}"),
+    )
+    counters = RouterCounters(*[0] * 18, uses=torch.zeros(1))
+    decode = DecodeFigures(8.0, 8.0, 9.0, 9.0, counters, 4, ROUTER)
+
+    def noted(name: str, result: object) -> Callable[..., object]:
+        return lambda *args, **kwargs: (events.append(name), result)[1]
+
+    monkeypatch.setattr(gpu_latency, "measure_link", noted("link", LinkSpeed("card", 50, 4000)))
+    monkeypatch.setattr(gpu_latency, "Ballast", lambda leave: Noted(f"ballast {leave}", events))
+    monkeypatch.setattr(gpu_latency, "used_bytes", noted("baseline", 7))
+    monkeypatch.setattr(gpu_latency, "MemorySampler", lambda *a, **k: Noted("sampling", events))
+    monkeypatch.setattr(gpu_latency, "measure_prefill", noted("prefill", {512: 0.5}))
+    monkeypatch.setattr(gpu_latency, "fill_context", noted("fill", ([0], [1])))
+    monkeypatch.setattr(gpu_latency, "measure_decode", noted("decode", decode))
+    monkeypatch.setattr(gpu_latency, "measure_parts", noted("parts", PartFigures(7.0, 2.0, 5.0)))
+    build = noted("build", runner)
+    (report,) = run(build, "m", config, Workload(), prefetch="on")  # type: ignore[arg-type]
+    assert events == [
+        "link",
+        f"ballast {6000 * MIB} begins",
+        "baseline",
+        "sampling begins",
+        "build",
+        "warm up",
+        "prefill",
+        "fill",
+        "decode",
+        "sampling ends",
+        "parts",
+        f"ballast {6000 * MIB} ends",
+    ]
+    record = report.to_json()
+    assert (record["peak_mb"], record["decode_tok_s"], record["host_ms"]) == (5900, 125, 1)
+    assert record["prefill_tok_s"] == 1024
