@@ -257,8 +257,7 @@ moe_select(const float* logits, const float* next_logits, const int* positions,
             float value = -1.0f;
             if (e >= 0) {
                 value = row_bits[e] != 0 ? INELIGIBLE : frequencies[e];
-                for (int c = 0; c < in_flight_count; ++c)
-                    if (in_flight[c] == e) value = INELIGIBLE;
+                // What is in flight was predicted.
                 for (int b = 0; b < batch; ++b)
                     if (current[b][e / 32] >> (e % 32) & 1u) value = INELIGIBLE;
             }

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import mmap
 import weakref
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,6 +107,7 @@ class ExpertArena:
         self.device = torch.device(device)
         self.pinned = False
         self._allow_unpinned = allow_unpinned
+        self._release: weakref.finalize | None = None
         # One mapping a layer: 415 MB at most for the models we know, and a huge-page hint makes
         # the first touch several times faster.
         self.blobs = [
@@ -133,17 +135,19 @@ class ExpertArena:
         Raises:
             PinningError: The system refuses, and ``allow_unpinned`` is not set or would not work.
         """
-        if self.device.type == "cuda" and not self.pinned:
+        if self.device.type == "cuda" and self._release is None:
             self.pinned = pinning.pin(self.blobs, self.device, allow_unpinned=self._allow_unpinned)
-        if self.pinned:
-            # A mapping that is freed while registered would spoil the next one at its address.
-            addresses = [blob.data_ptr() for blob in self.blobs]
-            self._unpin = weakref.finalize(self, pinning.unpin, addresses)
+            if self.pinned:
+                # The mapping must not go away while it is pinned: its addresses come again.
+                addresses = [blobs.data_ptr() for blobs in self.blobs]
+                self._release = weakref.finalize(self, pinning.unpin, addresses, self.device)
+                self._release.atexit = False
 
     def close(self) -> None:
-        """Undo the pinning; the device must have stopped reading."""
-        if self.pinned:
-            self._unpin()
+        """Undo the pinning, once the device has stopped reading. The arena's end does the same."""
+        if self._release is not None:
+            self._release()
+            self._release = None
             self.pinned = False
 
     @classmethod

@@ -1,12 +1,13 @@
 """The experts of one layer on a prompt chunk.
 
-Owns the choice between reading experts in place and streaming the whole layer through two staging
-buffers by the copy engine, and the order of those copies. Knows nothing of routing; leaves the
-slots alone.
+Owns the choice between reading experts in place and streaming the layer's experts that have no slot
+through two staging buffers by the copy engine, and the order of those copies. Knows nothing of
+routing; leaves the slots alone.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -50,6 +51,8 @@ class ExpertPrefill:
         self._num_groups = -(-arena.num_experts // self._group_size)
         self._staged: deque[_Staged] = deque()
         self._next_buffer = 0
+        self._streamed: Tensor | None = None  # bool [layers, experts], and the same on the host
+        self._streamed_here = torch.zeros(0)
         self._stream: torch.cuda.Stream | None = None
         all_resident = all(
             tables.begins[index + 1] - tables.begins[index] >= arena.num_experts
@@ -110,6 +113,9 @@ class ExpertPrefill:
     def _stream_layer(
         self, index: int, pairs: SortedPairs, hidden: Tensor, inner: Tensor, outputs: Tensor
     ) -> None:
+        if index == 0 or self._streamed is None:
+            self._choose_streamed()
+        assert self._streamed is not None
         if self._staged and (self._staged[0].index, self._staged[0].group) != (index, 0):
             self._staged.clear()  # copied ahead for a layer that did not come
         for group in range(self._num_groups):
@@ -125,7 +131,7 @@ class ExpertPrefill:
                 self._arena.shape,
                 pairs,
                 hidden,
-                addresses=self._addresses[staged.buffer, : len(experts)],
+                addresses=self._where(index, experts, staged.buffer),
                 first_expert=experts.start,
                 inner=inner,
                 outputs=outputs,
@@ -148,20 +154,46 @@ class ExpertPrefill:
             index, group = index + 1, 0
         if index == self._tables.num_layers:
             return False
-        experts = self._experts(group)
         buffer = self._next_buffer
-        target = self._staging[buffer, : len(experts)]
-        source = self._arena.blobs[index][experts.start : experts.stop]
         if self._stream is None:
-            target.copy_(source)
+            self._copy(index, group, buffer)
         else:
             self._stream.wait_event(self._computed[buffer])
             with torch.cuda.stream(self._stream):
-                target.copy_(source, non_blocking=True)
+                self._copy(index, group, buffer)
                 self._copied[buffer].record(self._stream)
         self._staged.append(_Staged(index, group, buffer))
         self._next_buffer = 1 - buffer
         return True
+
+    def _choose_streamed(self) -> None:
+        """Experts without a slot are streamed; once a chunk, for the host must wait for the answer.
+
+        Should the slots change before the last layer, an expert that has lost its slot is read in
+        place: the addresses of the others are taken from the table when they are used.
+        """
+        self._streamed = self._tables.slot_of < 0
+        self._streamed_here = self._streamed.cpu()
+        self._staged.clear()
+
+    def _where(self, index: int, experts: range, buffer: int) -> Tensor:
+        """Addresses of a group: in the staging buffer, in slots, or in host memory."""
+        assert self._streamed is not None
+        part = slice(experts.start, experts.stop)
+        staged = self._addresses[buffer, : len(experts)]
+        return torch.where(self._streamed[index, part], staged, self._tables.addresses[index, part])
+
+    def _copy(self, index: int, group: int, buffer: int) -> None:
+        """Copy runs of neighbours that are streamed, each expert to its place in the group."""
+        experts = self._experts(group)
+        wanted = self._streamed_here[index, experts.start : experts.stop].tolist()
+        first = 0
+        for is_streamed, run in itertools.groupby(wanted):
+            last = first + len(list(run))
+            if is_streamed:
+                source = self._arena.blobs[index][experts.start + first : experts.start + last]
+                self._staging[buffer, first:last].copy_(source, non_blocking=True)
+            first = last
 
     def _experts(self, group: int) -> range:
         start = group * self._group_size

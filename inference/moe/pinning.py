@@ -74,8 +74,9 @@ def pin(
     return False
 
 
-def unpin(addresses: Sequence[int]) -> None:
-    """Undo ``pin`` for the pieces at these addresses; the GPU must have stopped reading."""
+def unpin(addresses: Sequence[int], device: torch.device) -> None:
+    """Undo ``pin`` for the pieces at ``addresses``, when ``device`` has done its work."""
+    torch.cuda.synchronize(device)
     runtime = torch.cuda.cudart()
     for address in addresses:
         runtime.cudaHostUnregister(address)

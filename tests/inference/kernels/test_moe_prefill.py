@@ -85,6 +85,30 @@ def test_streamed_and_in_place_give_the_same_bits(
             assert torch.equal(run(case, slots, layer, *tensors), wanted)
 
 
+def test_resident_experts_are_not_copied(kernels: KernelLibrary) -> None:
+    sizes = Sizes(layers=2)
+    case = Case(kernels, sizes)
+    slots = case.slots(4, staging_experts=3)
+    first = inputs(sizes, 40, torch.float16)
+    wanted = [run(case, slots, layer, *first) for layer in range(2)]
+    slots.warm_start(0, [1, 2, 3, 7])
+    slots.warm_start(1, [0, 5])
+    for layer, resident in ((0, [1, 2, 3, 7]), (1, [0, 5])):
+        # Their bytes on the host are not looked at.
+        for expert in resident:
+            case.arena.blobs[layer][expert].bitwise_xor_(0x5A)
+    for layer in range(2):
+        assert torch.equal(run(case, slots, layer, *first), wanted[layer])
+    for layer, resident in ((0, [1, 2, 3, 7]), (1, [0, 5])):
+        for expert in resident:
+            case.arena.blobs[layer][expert].bitwise_xor_(0x5A)
+    slots.verify()
+    # Slots that change between two layers of a chunk.
+    run(case, slots, 0, *first)
+    slots.warm_start(1, [1, 2, 3, 4])
+    assert torch.equal(run(case, slots, 1, *first), wanted[1])
+
+
 def test_a_token_does_not_depend_on_the_others(kernels: KernelLibrary) -> None:
     sizes = Sizes(layers=1)
     case = Case(kernels, sizes)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import json
 import shutil
 import struct
@@ -183,6 +184,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> _Runtime:
     fake = _Runtime(refuse=True)
     monkeypatch.setattr(torch.cuda, "init", lambda: None)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     monkeypatch.setattr(torch.cuda, "cudart", lambda: fake)
     monkeypatch.setattr(pinning, "_take_last_error", lambda device: None)
     return fake
@@ -212,11 +214,22 @@ def test_refused_pinning_names_the_remedy(
 
 def test_pinned_pieces_are_released(runtime: _Runtime) -> None:
     runtime.refuse = False
-    arena = ExpertArena(layout.ExpertShape(64, 32, 32), layers=[0, 1], num_experts=2, device="cuda")
-    arena.pin()
-    assert arena.pinned
-    assert len(runtime.pinned) == 2
+
+    def pinned_arena() -> ExpertArena:
+        shape = layout.ExpertShape(64, 32, 32)
+        arena = ExpertArena(shape, layers=[0, 1], num_experts=2, device="cuda")
+        arena.pin()
+        assert arena.pinned
+        assert runtime.pinned == {blobs.data_ptr() for blobs in arena.blobs}
+        return arena
+
+    arena = pinned_arena()
     arena.close()
+    assert not runtime.pinned
+    del arena
+    arena = pinned_arena()
+    del arena
+    gc.collect()
     assert not runtime.pinned
 
 
