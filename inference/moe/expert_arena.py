@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import mmap
 import weakref
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
