@@ -6,6 +6,7 @@ sequences or of what is computed with the model.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,17 @@ import torch
 import torch.nn.functional as F
 
 from inference.checkpoint import format as layout
-from inference.checkpoint.backbone import load_backbone, routed_layers
+from inference.checkpoint.backbone import (
+    backbone_shapes,
+    load_backbone,
+    routed_layers,
+    transformers_config,
+)
 from inference.moe.expert_cache import CachePolicy, ExpertCache, SlotFormat, slot_format
 from inference.moe.expert_store import ExpertStore
 from inference.moe.experts import OffloadedExperts
+
+_FP32_UP_TO_BYTES = 2**30
 
 
 @dataclass(frozen=True)
@@ -36,11 +44,13 @@ def load_model(
     expert_cache_slots: int | None = None,
     expert_cache_policy: CachePolicy = "decayed_frequency",
     expert_slot_format: SlotFormat | None = None,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | None = None,
 ) -> LoadedModel:
     """Load a converted folder for the CPU; ``None`` slots means every expert may be resident.
 
-    Slots hold dense experts of ``dtype`` or packed ones; ``None`` takes the faster.
+    Slots hold dense experts of ``dtype`` or packed ones; ``None`` takes the faster. The backbone is
+    in ``dtype``; ``None`` is fp32 for one of up to 1 GiB, bf16 above: there the bytes a step reads
+    are its time.
 
     Raises ``CheckpointError`` naming the file and the remedy, ``ValueError`` for too few slots.
     """
@@ -48,6 +58,10 @@ def load_model(
 
     fields = layout.read_config(model_dir)
     routing = layout.read_routing_config(model_dir, fields)
+    if dtype is None:
+        config = transformers_config(fields, model_dir / layout.CONFIG_FILE)
+        size = sum(math.prod(shape) for shape in backbone_shapes(config).values())
+        dtype = torch.float32 if 4 * size <= _FP32_UP_TO_BYTES else torch.bfloat16
     model, config = load_backbone(model_dir, dtype=dtype)
     layers = routed_layers(config)
     shape = layout.ExpertShape(

@@ -14,34 +14,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from inference.engine.cpu_linear import Projection
 from inference.engine.kv_cache import KVCache
 
 
 class _DecodeLayer:
     """Weights of one layer, arranged for decoding."""
 
-    def __init__(self, layer: Any, scaling: float) -> None:
+    def __init__(self, layer: Any, num_heads: int, num_kv_heads: int) -> None:
         attention = layer.self_attn
-        projections = (attention.q_proj, attention.k_proj, attention.v_proj)
-        self.qkv = torch.cat([projection.weight for projection in projections]).t()
-        self.qkv_bias = (
-            torch.cat([projection.bias for projection in projections])
-            if attention.q_proj.bias is not None
-            else None
-        )
+        self.qkv = Projection(attention.q_proj, attention.k_proj, attention.v_proj)
         # Queries carry the attention scale, so that scores need no extra multiplication.
-        num_kv_heads = attention.k_proj.out_features // attention.head_dim
-        num_heads = attention.q_proj.out_features // attention.head_dim
         self.qk_norm = torch.cat(
             [
-                (attention.q_norm.weight * scaling).expand(num_heads, -1),
-                attention.k_norm.weight.expand(num_kv_heads, -1),
+                (attention.q_norm.weight.float() * attention.scaling).expand(num_heads, -1),
+                attention.k_norm.weight.float().expand(num_kv_heads, -1),
             ]
         )
-        self.o_proj = attention.o_proj.weight.t()
-        self.o_bias = attention.o_proj.bias
-        self.input_norm = layer.input_layernorm.weight
-        self.post_norm = layer.post_attention_layernorm.weight
+        self.o_proj = Projection(attention.o_proj)
+        self.input_norm = layer.input_layernorm.weight.float()
+        self.post_norm = layer.post_attention_layernorm.weight.float()
         self.mlp = layer.mlp
         self.routes = hasattr(layer.mlp, "experts")
 
@@ -58,13 +50,13 @@ class Qwen3MoeDecode:
         self._head_dim = kv_cache.shape.head_dim
         self._kv_cache = kv_cache
         self._layers = [
-            _DecodeLayer(layer, layer.self_attn.scaling) for layer in model.model.layers
+            _DecodeLayer(layer, self._num_heads, self._num_kv_heads) for layer in model.model.layers
         ]
         self._embedding: Tensor = model.model.embed_tokens.weight
-        self._head: Tensor = model.lm_head.weight.t()
-        self._norm: Tensor = model.model.norm.weight
+        self._head = Projection(model.lm_head)
+        self._norm: Tensor = model.model.norm.weight.float()
         positions = torch.arange(kv_cache.max_model_len).unsqueeze(0)
-        cos, sin = model.model.rotary_emb(self._embedding, position_ids=positions)
+        cos, sin = model.model.rotary_emb(torch.zeros(()), position_ids=positions)
         half = self._head_dim // 2
         sign = torch.cat([-torch.ones(half), torch.ones(half)]).to(sin.dtype)
         self._cos, self._sin = cos[0].unsqueeze(1), (sin[0] * sign).unsqueeze(1)
@@ -88,25 +80,23 @@ class Qwen3MoeDecode:
         batch = len(token_ids)
         if batch == 1:
             position = positions[0]
-            hidden = self._embedding[token_ids[0]].unsqueeze(0)
+            hidden = self._embedding[token_ids[0]].unsqueeze(0).float()
             cos, sin = self._cos[position : position + 1], self._sin[position : position + 1]
         else:
             index = torch.tensor(positions)
-            hidden = self._embedding[torch.tensor(token_ids)]
+            hidden = self._embedding[torch.tensor(token_ids)].float()
             cos, sin = self._cos[index], self._sin[index]
         for number, layer in enumerate(self._layers):
             normed = self._rms_norm(hidden, layer.input_norm)
             attended = self._attention(number, layer, normed, (cos, sin), slots, positions)
-            hidden = torch.addmm(hidden, attended, layer.o_proj)
-            if layer.o_bias is not None:
-                hidden += layer.o_bias
+            hidden = layer.o_proj.added_to(hidden, attended)
             normed = self._rms_norm(hidden, layer.post_norm)
             if layer.routes:
                 _, topk_weights, topk_ids = layer.mlp.gate(normed)
                 hidden = hidden + layer.mlp.experts(normed, topk_ids, topk_weights)
             else:
-                hidden = hidden + layer.mlp(normed)
-        return self._rms_norm(hidden, self._norm) @ self._head
+                hidden = hidden + layer.mlp(normed.to(self._embedding.dtype)).float()
+        return self._head.product(self._rms_norm(hidden, self._norm))
 
     def _rms_norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
         """RMS norm of [batch, hidden_size]; one row takes half the time by a dot product."""
@@ -132,9 +122,7 @@ class Qwen3MoeDecode:
             self._num_kv_heads,
             self._head_dim,
         )
-        qkv = normed @ layer.qkv
-        if layer.qkv_bias is not None:
-            qkv += layer.qkv_bias
+        qkv = layer.qkv.product(normed)
         split = qkv.view(batch, heads + 2 * kv_heads, dim)
         qk = F.rms_norm(split[:, : heads + kv_heads], (dim,), None, self._eps) * layer.qk_norm
         qk = torch.addcmul(qk * rotary[0], qk.roll(dim // 2, -1), rotary[1])

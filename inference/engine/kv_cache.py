@@ -141,7 +141,9 @@ class SlotLayer(DynamicLayer):
         if start == 0:
             return key_states, value_states
         # The attention kernels want rows of keys; the slot holds them transposed.
-        return self._slot_keys[:, :, :end].contiguous(), self._slot_values[:, :, :end]
+        dtype = key_states.dtype
+        keys, values = self._slot_keys[:, :, :end].contiguous(), self._slot_values[:, :, :end]
+        return keys.to(dtype), values.to(dtype)
 
     def get_seq_length(self) -> int:
         """Tokens stored so far."""

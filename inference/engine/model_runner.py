@@ -11,13 +11,14 @@ import logging
 import os
 import time
 from collections.abc import Sequence as Seq
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from inference.checkpoint.backbone import routed_layers
 from inference.checkpoint.loader import LoadedModel
+from inference.engine.cpu_linear import LinearFormat, quantise_linears
 from inference.engine.decode import Qwen3MoeDecode
 from inference.engine.hybrid_cache import HybridCache, RecurrentShape
 from inference.engine.kv_cache import KVCache, KVShape
@@ -26,8 +27,14 @@ from inference.moe.router import RouterOptions, configure_routers
 logger = logging.getLogger(__name__)
 
 
-def sequence_cache(config: Any, num_slots: int, max_model_len: int) -> KVCache:
-    """The cache that the layers of a transformers text config need."""
+def sequence_cache(
+    config: Any, num_slots: int, max_model_len: int, dtype: torch.dtype = torch.float32
+) -> KVCache:
+    """The cache that the layers of a transformers text config need.
+
+    ``dtype`` is that of the model; keys and values of a model that our own decode steps read are
+    fp32 whatever it is.
+    """
     head_dim = getattr(config, "head_dim", None)
     layer_types = getattr(config, "layer_types", None) or []
     recurrent = "linear_attention" in layer_types
@@ -46,6 +53,7 @@ def sequence_cache(config: Any, num_slots: int, max_model_len: int) -> KVCache:
         layer_types,
         num_slots=num_slots,
         max_model_len=max_model_len,
+        dtype=dtype,
     )
 
 
@@ -59,12 +67,17 @@ class ModelRunner:
         max_num_seqs: int,
         max_model_len: int,
         router_options: RouterOptions | None = None,
+        backbone_dtype: Literal["fp16", "int8"] = "fp16",
+        lm_head_dtype: LinearFormat = "fp16",
     ) -> None:
+        """Backbone and head as they were loaded ("fp16"), or made smaller here, in place."""
         config = loaded.config
         self._model: Any = loaded.model
         self.expert_cache = loaded.cache
         self.vocab_size = int(config.vocab_size)
-        self.kv_cache = sequence_cache(config, max_num_seqs, max_model_len)
+        dtype = self._model.model.embed_tokens.weight.dtype
+        quantise_linears(self._model, backbone_dtype=backbone_dtype, lm_head_dtype=lm_head_dtype)
+        self.kv_cache = sequence_cache(config, max_num_seqs, max_model_len, dtype)
         self._routed = configure_routers(
             [(layer, self._model.model.layers[layer].mlp.gate) for layer in routed_layers(config)],
             router_options or RouterOptions(),
@@ -88,7 +101,7 @@ class ModelRunner:
         self._routed.slots = None
         ids = torch.tensor([list(token_ids)])
         cache = {self._cache_argument: self.kv_cache.for_transformers(slot, start)}
-        return self._model(ids, use_cache=True, logits_to_keep=1, **cache).logits[0, -1]
+        return self._model(ids, use_cache=True, logits_to_keep=1, **cache).logits[0, -1].float()
 
     @torch.inference_mode()
     def decode(self, token_ids: Seq[int], slots: Seq[int], positions: Seq[int]) -> Tensor:
@@ -106,7 +119,9 @@ class ModelRunner:
     def _stock_decode(self, token_id: int, slot: int, position: int) -> Tensor:
         self._routed.positions, self._routed.slots = [position], [slot]
         cache = {self._cache_argument: self.kv_cache.for_transformers(slot, position)}
-        return self._model(torch.tensor([[token_id]]), use_cache=True, **cache).logits[0, -1]
+        return (
+            self._model(torch.tensor([[token_id]]), use_cache=True, **cache).logits[0, -1].float()
+        )
 
     def warm_up(self, num_threads: int | None) -> int:
         """Run a few steps and set the thread count of the calling thread; returns it.

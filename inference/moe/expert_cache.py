@@ -127,6 +127,8 @@ class ExpertCache:
         self.policy = policy
         self._decay = decay
         self.slot_format = slot_format
+        self.input_dtype = dtype if slot_format == "dense" else None
+        """What the weights of ``fetch`` can be multiplied with; ``None``: any float dtype."""
         self._layers = {
             layer: _Layer(store, self.num_slots, dtype, slot_format) for layer in store.layers
         }

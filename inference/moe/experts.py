@@ -33,9 +33,10 @@ class OffloadedExperts(nn.Module):
 
         Returns [num_tokens, hidden] in the dtype of ``hidden_states``; inputs stay unmodified.
         """
-        if hidden_states.shape[0] == 1:
-            return self._forward_one(hidden_states, topk_ids, topk_weights)
-        return self._forward_many(hidden_states, topk_ids, topk_weights)
+        dtype = self.cache.input_dtype or hidden_states.dtype
+        hidden, weights = hidden_states.to(dtype), topk_weights.to(dtype)
+        forward = self._forward_one if hidden.shape[0] == 1 else self._forward_many
+        return forward(hidden, topk_ids, weights).to(hidden_states.dtype)
 
     def _forward_one(self, hidden_states: Tensor, topk_ids: Tensor, topk_weights: Tensor) -> Tensor:
         """One token: the activation of its k experts in one go, the weighted sum in the last
