@@ -205,7 +205,7 @@ class GpuModelRunner:
             self.graphs.capture(parts, loop=loop)
 
     def warm_up(self, num_threads: int | None = None) -> int:
-        """Run the largest prefill chunk and every batch size once, and capture the graphs.
+        """Run the largest prefill chunk at the end of the context, and capture the graphs.
 
         What fits now fits later: memory use reaches its peak here. Returns the thread count of
         the calling thread, changed only by ``num_threads``.
@@ -217,11 +217,12 @@ class GpuModelRunner:
         most = self.plan.prefill_chunk_tokens
         if self._library.device.type != "cuda":
             most = min(most, _WARM_UP_TOKENS)
-        length = max(1, min(most, self.kv_cache.max_model_len - 2))
+        end = self.kv_cache.max_model_len - 1
+        length = max(1, min(most, end))
         prompt = [index % self.vocab_size for index in range(length)]
-        self.prefill(prompt, slot, 0)
+        self.prefill(prompt, slot, end - length)  # attends to most: the whole context
         self.capture()
-        self.decode([0], [slot], [length])
+        self.decode([0], [slot], [end])
         self.kv_cache.free(slot)
         self.slots.reset_counters()
         logger.info("warm after %.1f s", time.perf_counter() - begin_s)

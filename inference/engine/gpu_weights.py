@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from inference.checkpoint import format as layout
 from inference.checkpoint.backbone import routed_layers
 from inference.engine.quantized_linear import DequantizeWorkspace, QuantizedLinear
-from inference.errors import ArchitectureError
+from inference.errors import ArchitectureError, PinningError
 from inference.kernels.linear import LinearWeight
 from inference.kernels.moe import SharedExpert
 from inference.kernels.quantize import quantize_int4_linear, quantize_int8
@@ -127,9 +127,21 @@ def take_weights(
     model.model.norm = nn.Identity()
     model.model.embed_tokens = None
     if device.type == "cuda":
-        embedding = embedding.cpu().pin_memory()
+        embedding = _pinned(embedding)
         torch.cuda.empty_cache()
     return BackboneWeights(layers, embedding, final_norm, head, rotary)
+
+
+def _pinned(table: Tensor) -> Tensor:
+    try:
+        return table.cpu().pin_memory()
+    except RuntimeError as error:
+        raise PinningError(
+            f"cannot pin {table.nbytes / 1e9:.1f} GB of host memory for the embedding table "
+            f"({str(error).splitlines()[0]})",
+            "raise the limit of locked memory (ulimit -l unlimited, docker --ulimit memlock=-1) "
+            "or free host memory",
+        ) from error
 
 
 def _take_layer(fuser: _Fuser, layer: Any) -> LayerWeights:
