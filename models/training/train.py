@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from models.training import export, model, tokenizer
+from models.training import export, model, tokenizer, warm_start
 from models.training.data import NO_TARGET, Feed, Layout, Step, StepSource
 from models.training.model import PRESETS, FlatForward, RouterStats, Routing
 from models.training.updater import Updater, on_device, run_step
@@ -106,7 +106,7 @@ class Trainer:
         self.feed = Feed(self.tokenizer, seed=run.seed, shape=shape, workers=run.workers)
         stock = model.build(self.preset, run.seed)
         if run.init is not None:
-            stock.load_state_dict(torch.load(run.init, map_location="cpu", weights_only=True))
+            self._start_from(stock, run.init)
         self.stock = stock.to(run.device)
         self.net = FlatForward(self.stock, run.routing).train()
         if self.net.use_fast_experts():
@@ -123,6 +123,14 @@ class Trainer:
         }
         self.curve: list[dict[str, float]] = []
         self.stats = RouterStats([], [], [])
+
+    def _start_from(self, stock: Any, source: Path) -> None:
+        """A checkpoint of a run, or the folder of a finished model."""
+        if source.is_dir():
+            unknown = warm_start.load(stock, source, self.tokenizer)
+            print(f"starting from {source}; {unknown} tokens are new to it", flush=True)
+        else:
+            stock.load_state_dict(torch.load(source, map_location="cpu", weights_only=True))
 
     @property
     def elapsed_s(self) -> float:
@@ -247,7 +255,9 @@ def arguments(argv: list[str] | None = None) -> Run:
     parser.add_argument("--workers", type=int, help="data processes; 0 makes data in this one")
     parser.add_argument("--learning-rate", type=float)
     parser.add_argument("--steps", type=int, default=0, help="stop after so many steps")
-    parser.add_argument("--init", type=Path, help="a checkpoint file to start from")
+    parser.add_argument(
+        "--init", type=Path, help="a checkpoint or a model folder to start from"
+    )
     parser.add_argument("--eval-every", type=float, default=60.0, help="seconds")
     parser.add_argument("--balance", choices=("switch", "pooled", "cv2"), default="switch")
     parser.add_argument("--balance-weight", type=float, help="0.01, for cv2 0.011")
