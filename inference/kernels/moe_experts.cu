@@ -22,15 +22,16 @@ __device__ __forceinline__ void shared_gate_up(const unsigned char* weight, cons
                                                float (*sums)[2]) {
     const int lane = threadIdx.x % 32;
     constexpr int columns = format == FP32 ? 4 : format == FP16 ? 8 : 16;
+    constexpr int loads = 4;
     const int n = hidden / columns;
     const bool live = pair < size;
     const unsigned char* gate = weight + static_cast<u64>(pair) * n * 16;
     const unsigned char* up = weight + static_cast<u64>(size + pair) * n * 16;
     const uint4 zero = make_uint4(0, 0, 0, 0);
-    for (int base = 0; base < n; base += 128) {
-        uint4 w[2][4];
+    for (int base = 0; base < n; base += 32 * loads) {
+        uint4 w[2][loads];
 #pragma unroll
-        for (int c = 0; c < 4; ++c) {
+        for (int c = 0; c < loads; ++c) {
             const int unit = base + c * 32 + lane;
             w[0][c] = live && unit < n ? load_16(gate + unit * 16) : zero;
             w[1][c] = live && unit < n ? load_16(up + unit * 16) : zero;
@@ -39,7 +40,7 @@ __device__ __forceinline__ void shared_gate_up(const unsigned char* weight, cons
         for (int b = 0; b < batch; ++b) {
             float sum[2] = {0.0f, 0.0f};
 #pragma unroll
-            for (int c = 0; c < 4; ++c) {
+            for (int c = 0; c < loads; ++c) {
                 const int unit = base + c * 32 + lane;
                 if (unit >= n) continue;
                 const float* x = normed + static_cast<u64>(b) * hidden + unit * columns;
@@ -85,7 +86,7 @@ moe_gate_up(const u64* jobs, const int* job_pairs, const int* num_jobs, const un
         return;
     }
     grid_dependency_wait();
-    const int tiles = (intermediate + UP_TILE - 1) / UP_TILE;
+    const int tiles = intermediate / UP_TILE;
     const int job = (block - shared_blocks) / tiles, tile = (block - shared_blocks) % tiles;
     if (block == shared_blocks && threadIdx.x == 0) timer[0] = global_timer_ns();
     if (job >= num_jobs[0]) return;
@@ -105,29 +106,27 @@ moe_gate_up(const u64* jobs, const int* job_pairs, const int* num_jobs, const un
     }
 
     const int n = hidden / 32, groups = hidden / group_size;
-    const u64 scale_begin = static_cast<u64>(intermediate) * hidden;
+    const unsigned scale_begin = static_cast<unsigned>(intermediate) * hidden;
     const int first = tile * UP_TILE + warp * 2;
+    // Bytes from the first gate row of this warp to the first up row.
+    const unsigned to_up = static_cast<unsigned>(intermediate) * n * 16;
+    const unsigned begin = static_cast<unsigned>(first) * n * 16 + lane * 16;
     const uint4 zero = make_uint4(0, 0, 0, 0);
     for (int base = 0; base < n; base += 64) {
         uint4 w[4][2];  // gate, gate, up, up: everything of a row of 2,048 columns in flight
 #pragma unroll
         for (int r = 0; r < 4; ++r) {
-            const int row = first + r % 2;
-            const u64 offset = (static_cast<u64>(row) + (r / 2) * intermediate) * n * 16;
+            const unsigned offset = begin + r % 2 * n * 16 + (r / 2 ? to_up : 0u) + base * 16;
 #pragma unroll
-            for (int c = 0; c < 2; ++c) {
-                const int unit = base + c * 32 + lane;
-                const bool live = row < intermediate && unit < n;
-                w[r][c] = live ? load_16(source + offset + unit * 16) : zero;
-            }
+            for (int c = 0; c < 2; ++c)
+                w[r][c] = base + c * 32 + lane < n ? load_16(source + offset + c * 512) : zero;
         }
         if (base == 0) {
-            // UP_TILE rows of scales are contiguous and a multiple of 16 bytes.
-            const int bytes = min(UP_TILE, intermediate - tile * UP_TILE) * groups * 2;
-            for (int i = threadIdx.x; i < 2 * (bytes / 16); i += UP_THREADS) {
-                const int part = i / (bytes / 16), unit = i % (bytes / 16);
-                const u64 offset = scale_begin + (static_cast<u64>(tile) * UP_TILE +
-                                                  part * intermediate) * groups * 2 + unit * 16;
+            // UP_TILE rows of scales are contiguous: 16 bytes for each group of columns.
+            for (int i = threadIdx.x; i < 2 * groups; i += UP_THREADS) {
+                const int part = i / groups, unit = i % groups;
+                const unsigned offset =
+                    scale_begin + (tile * UP_TILE + part * intermediate) * groups * 2 + unit * 16;
                 const uint4 value = load_16(source + offset);
                 store_16(reinterpret_cast<unsigned char*>(scales + part * UP_TILE * groups) +
                              unit * 16, value);
@@ -137,30 +136,26 @@ moe_gate_up(const u64* jobs, const int* job_pairs, const int* num_jobs, const un
         if (fill != nullptr) {
 #pragma unroll
             for (int r = 0; r < 4; ++r) {
-                const int row = first + r % 2;
-                const u64 offset = (static_cast<u64>(row) + (r / 2) * intermediate) * n * 16;
+                const unsigned offset = begin + r % 2 * n * 16 + (r / 2 ? to_up : 0u) + base * 16;
 #pragma unroll
-                for (int c = 0; c < 2; ++c) {
-                    const int unit = base + c * 32 + lane;
-                    if (row < intermediate && unit < n)
-                        store_16(fill + offset + unit * 16, w[r][c]);
-                }
+                for (int c = 0; c < 2; ++c)
+                    if (base + c * 32 + lane < n) store_16(fill + offset + c * 512, w[r][c]);
             }
             if (base == 0) {
-                const u64 begin = scale_begin + 4ull * intermediate * groups;
-                const int units = static_cast<int>((blob_bytes - begin) / 16);
-                const int from = static_cast<int>(static_cast<u64>(units) * tile / tiles);
-                const int to = static_cast<int>(static_cast<u64>(units) * (tile + 1) / tiles);
+                const unsigned down_begin = scale_begin + 4u * intermediate * groups;
+                const int units = static_cast<int>(blob_bytes - down_begin) / 16;
+                const int share = (units + tiles - 1) / tiles;
+                const int from = share * tile, to = min(units, from + share);
                 for (int i = from + threadIdx.x; i < to; i += 4 * UP_THREADS) {
                     uint4 part[4];
 #pragma unroll
                     for (int t = 0; t < 4; ++t)
                         if (i + t * UP_THREADS < to)
-                            part[t] = load_16(source + begin + (i + t * UP_THREADS) * 16ull);
+                            part[t] = load_16(source + down_begin + (i + t * UP_THREADS) * 16);
 #pragma unroll
                     for (int t = 0; t < 4; ++t)
                         if (i + t * UP_THREADS < to)
-                            store_16(fill + begin + (i + t * UP_THREADS) * 16ull, part[t]);
+                            store_16(fill + down_begin + (i + t * UP_THREADS) * 16, part[t]);
                 }
             }
         }
@@ -198,7 +193,6 @@ moe_gate_up(const u64* jobs, const int* job_pairs, const int* num_jobs, const un
     __syncwarp();
     for (int i = lane; i < rows * 2; i += 32) {
         const int j = i / 2, row = first + i % 2;
-        if (row >= intermediate) continue;
         const float value = silu(sums[warp][j][i % 2]) * sums[warp][j][2 + i % 2];
         inner[static_cast<u64>(job_pairs[job * 8 + j]) * intermediate +
               packed_index(row, intermediate / 32)] = value * packed_factor(row);
