@@ -58,7 +58,11 @@ def create_app(
             settings.admins,
             settings.access_file,
         ),
-        IntakeLimits(settings.user_rate_per_min, settings.max_queued),
+        IntakeLimits(
+            settings.user_rate_per_min,
+            settings.max_queued,
+            ended_expiry_s=settings.ended_expiry_s,
+        ),
         departments_of(settings, client),
         metrics,
     )

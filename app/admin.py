@@ -169,7 +169,7 @@ def blueprint(api: AdminApi) -> Blueprint:
     def show_turn(turn_id: str) -> Response:
         turn = api.turns.get(turn_id)
         if turn is None:
-            raise AdminError(404, "unknown_turn", "no such turn, or it ended more than a week ago")
+            raise AdminError(404, "unknown_turn", "no such turn, or it ended so long ago that it is gone")
         return json_response(turn_json(turn, 0 if turn.ended else api.turns.position(turn_id)), 200)
 
     @routes.errorhandler(AdminError)

@@ -49,11 +49,12 @@ class Taken:
 @dataclass(frozen=True)
 class IntakeLimits:
     """0 turns a limit off. ``most_queued`` counts the turns of all users, and a count may be
-    ``queue_look_s`` old."""
+    ``queue_look_s`` old. Messages answered here stay readable for ``ended_expiry_s``."""
 
     user_rate_per_min: int = 60
     most_queued: int = 5000
     queue_look_s: float = 0.5
+    ended_expiry_s: int = keys.ENDED_EXPIRY_S
 
 
 def nobody_knows(user: str) -> frozenset[str] | None:
@@ -74,13 +75,13 @@ class Intake:
         departments_of: DepartmentsOf = nobody_knows,
         metrics: Metrics | None = None,
     ) -> None:
-        self._inbox = Inbox(client)
+        self._limits = limits or IntakeLimits()
+        self._inbox = Inbox(client, ended_expiry_s=self._limits.ended_expiry_s)
         self._gate = Gate(client)
         self._metrics = metrics or Metrics()
         self._wake = wake
         self._deliver = deliver
         self._policy = policy or AccessPolicy()
-        self._limits = limits or IntakeLimits()
         self._departments_of = departments_of
         self._looked_s = float("-inf")
         self._seen = 0

@@ -1,7 +1,8 @@
 """The settings table: every environment variable Hutong reads, with default and help.
 
 Read once at the entry point of a process; objects get values as arguments. `.env.example` and
-the README table are generated from it (``python -m app settings --env|--table``).
+the README table are generated from it (``python -m app settings --env|--table``). A secret may
+also come from a file: ``ADMIN_TOKEN_FILE`` names the one that holds ``ADMIN_TOKEN``.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 OWN_PREFIXES = ("WECOM_", "HUTONG_")
+FILE_SUFFIX = "_FILE"
+_MAX_SECRET_BYTES = 64 * 1024
 _SHOWN_CHARACTERS = 60
 
 
@@ -124,6 +127,11 @@ class Setting:
         """Attribute name in ``Settings``."""
         return self.name.lower().removeprefix("hutong_")
 
+    @property
+    def file_variable(self) -> str:
+        """The variable that may name a file with the value, "" where there is none."""
+        return self.name + FILE_SUFFIX if self.secret else ""
+
 
 SETTINGS: tuple[Setting, ...] = (
     Setting("WECOM_CORP_ID", "", "企业 ID（我的企业 → 企业信息）"),
@@ -180,6 +188,12 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("HUTONG_ACK_AFTER_S", "3", "多少秒还没有答案就先回一句，秒", _seconds),
     Setting("HUTONG_HISTORY_TOKENS", "600", "会话记忆的上限，token", _whole(0)),
     Setting("HUTONG_SESSION_EXPIRY_S", "7200", "会话记忆的有效期，秒", _seconds),
+    Setting(
+        "HUTONG_RETENTION_DAYS",
+        "7",
+        "答完的问题和发完的答案保留几天，1-365；之后自动删除",
+        _whole(1, 365),
+    ),
     Setting("HUTONG_ALLOWED_USERS", "", "可以使用的成员 UserID，逗号分隔；和部门都空则人人可用"),
     Setting("HUTONG_ALLOWED_DEPARTMENTS", "", "可以使用的部门 ID，逗号分隔（不含子部门）"),
     Setting("HUTONG_ADMINS", "", "管理员 UserID，逗号分隔：总能使用，不限次数和工具"),
@@ -195,6 +209,11 @@ SETTINGS: tuple[Setting, ...] = (
     ),
     Setting("HUTONG_LOG_LEVEL", "INFO", "日志级别"),
     Setting("LOG_MESSAGE_TEXT", "0", "1 则日志写出消息原文，仅供排查", _bool),
+)
+
+_FILES_HELP = (
+    "密钥也可以放在文件里：把变量名加上 _FILE，值写文件路径（两个只能写一个）。可用于 "
+    + ("、".join(s.name for s in SETTINGS if s.secret))
 )
 
 
@@ -234,6 +253,7 @@ class Settings:
     ack_after_s: float
     history_tokens: int
     session_expiry_s: float
+    retention_days: int
     allowed_users: str
     allowed_departments: str
     admins: str
@@ -242,6 +262,11 @@ class Settings:
     max_queued: int
     log_level: str
     log_message_text: bool
+
+    @property
+    def ended_expiry_s(self) -> int:
+        """How long ended turns and settled parts stay readable."""
+        return self.retention_days * 86_400
 
     def __repr__(self) -> str:
         values = {s: getattr(self, s.field) for s in SETTINGS}
@@ -259,14 +284,21 @@ class Settings:
 
 
 def load(environ: Mapping[str, str]) -> Settings:
-    """Parse ``environ``. Raises ``SettingsError`` for an unknown or malformed variable."""
-    known = {s.name for s in SETTINGS}
+    """Parse ``environ`` and read the files of secrets.
+
+    Raises ``SettingsError`` for an unknown or malformed variable, for a file that cannot be read
+    and for a secret given twice.
+    """
+    known = {s.name for s in SETTINGS} | {s.file_variable for s in SETTINGS}
     unknown = sorted(n for n in environ if n.startswith(OWN_PREFIXES) and n not in known)
     if unknown:
         raise SettingsError("\n".join(_unknown(name) for name in unknown))
     values: dict[str, Any] = {}
     for setting in SETTINGS:
-        raw = environ.get(setting.name) or setting.default
+        given, in_file = environ.get(setting.name), _from_file(setting, environ)
+        if given and in_file:
+            raise SettingsError(f"{setting.name} 和 {setting.file_variable} 只能设置一个")
+        raw = given or in_file or setting.default
         try:
             values[setting.field] = setting.parse(raw)
         except ValueError as error:
@@ -274,6 +306,23 @@ def load(environ: Mapping[str, str]) -> Settings:
             shown = "" if setting.secret else f"={value}"
             raise SettingsError(f"{setting.name}{shown} 不对：{error}") from error
     return Settings(**values)
+
+
+def _from_file(setting: Setting, environ: Mapping[str, str]) -> str:
+    """The secret in the file that the environment names, without the line end; "" for none."""
+    path = environ.get(setting.file_variable, "")
+    if not path:
+        return ""
+    try:
+        with Path(path).expanduser().open("rb") as file:
+            value = file.read(_MAX_SECRET_BYTES).decode("utf-8").rstrip("\r\n")
+    except (OSError, ValueError) as error:
+        # Neither the path, which may be the secret itself by mistake, nor the bytes.
+        reason = error.strerror if isinstance(error, OSError) else "不是 UTF-8 文本"
+        raise SettingsError(f"{setting.file_variable} 指的文件读不了：{reason}") from None
+    if not value:
+        raise SettingsError(f"{setting.file_variable} 指的文件是空的")
+    return value
 
 
 def _unknown(name: str) -> str:
@@ -285,7 +334,11 @@ def _unknown(name: str) -> str:
 
 def env_example() -> str:
     """Text of ``deploy/.env.example``."""
-    lines = ["# Generated by: python -m app settings --env", ""]
+    lines = [
+        "# Generated by: python -m app settings --env",
+        f"# {_FILES_HELP}",
+        "",
+    ]
     for setting in SETTINGS:
         lines += [f"# {setting.help}", f"{setting.name}={setting.default}", ""]
     return "\n".join(lines)
@@ -294,7 +347,7 @@ def env_example() -> str:
 def markdown_table() -> str:
     """The settings table of the README."""
     lines = ["| 变量 | 默认 | 说明 |", "|---|---|---|"]
-    lines += [
-        f"| `{s.name}` | {f'`{s.default}`' if s.default else ''} | {s.help} |" for s in SETTINGS
-    ]
+    for s in SETTINGS:
+        shown = f"`{s.default}`" if s.default else ""
+        lines.append(f"| `{s.name}` | {shown} | {s.help}{'（密）' if s.secret else ''} |")
     return "\n".join(lines) + "\n"

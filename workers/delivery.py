@@ -18,6 +18,7 @@ import redis
 
 from app.log import fields
 from app.metrics import Metrics
+from app.store import keys
 from app.store.app_state import AppState
 from app.store.keys import split_tag
 from app.store.lease import Lease, Leases
@@ -48,7 +49,8 @@ class DeliveryLimits:
     ``gap_s`` keeps two messages to one member from overtaking each other on WeCom's side.
     ``frequency_waits_s`` are the waits after the first, second ... 45009 in a row: the block lasts
     a minute, an hour or the rest of the day, and the answer does not say which. After ``pause_s``
-    the next message is the probe whether a wrong configuration was mended.
+    the next message is the probe whether a wrong configuration was mended. Settled parts stay
+    readable for ``ended_expiry_s``.
     """
 
     gap_s: float = 0.3
@@ -57,6 +59,7 @@ class DeliveryLimits:
     frequency_waits_s: tuple[float, ...] = (60.0, 60.0, 300.0, 900.0, 3600.0)
     pause_s: float = 30.0
     lease_ttl_s: float = 30.0
+    ended_expiry_s: int = keys.ENDED_EXPIRY_S
 
 
 class Sender:
@@ -75,11 +78,11 @@ class Sender:
         jitter: Callable[[], float] = random.random,
         metrics: Metrics | None = None,
     ) -> None:
-        self._outbox = Outbox(client)
+        self._limits = limits or DeliveryLimits()
+        self._outbox = Outbox(client, ended_expiry_s=self._limits.ended_expiry_s)
         self._app = AppState(client)
         self._metrics = metrics or Metrics()
         self._clients = clients
-        self._limits = limits or DeliveryLimits()
         self._leases = Leases(client, "send", self._limits.lease_ttl_s)
         self._sleep = sleep
         self._jitter = jitter

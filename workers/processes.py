@@ -23,7 +23,7 @@ from app.store.token_cache import RedisTokenCache
 from app.wecom.access_token import AccessToken, FetchedToken
 from app.wecom.client import TokenFetcher, WeComClient
 from workers.celery_app import make_app, serve
-from workers.delivery import Sender
+from workers.delivery import DeliveryLimits, Sender
 from workers.sweeper import Sweeper, SweepTimes
 from workers.tasks import register_deliver, register_wake
 from workers.turn import Agent, TurnLimits, TurnRunner
@@ -60,7 +60,12 @@ def serve_turns(
         runner = TurnRunner(
             client,
             agent,
-            limits or TurnLimits(settings.turn_timeout_s, settings.session_expiry_s),
+            limits
+            or TurnLimits(
+                settings.turn_timeout_s,
+                settings.session_expiry_s,
+                ended_expiry_s=settings.ended_expiry_s,
+            ),
             markdown=settings.wecom_message_type == "markdown",
             on_reply=dispatcher.deliver,
             on_more=dispatcher.wake,
@@ -98,7 +103,8 @@ def serve_sender(settings: Settings) -> int:
             settings.wecom_corp_secret,
             AccessToken(corp_id, agent_id, refresh, RedisTokenCache(client)),
         )
-        sender = Sender(client, {(corp_id, agent_id): wecom}, metrics=metrics)
+        limits = DeliveryLimits(ended_expiry_s=settings.ended_expiry_s)
+        sender = Sender(client, {(corp_id, agent_id): wecom}, limits, metrics=metrics)
         register_deliver(app, sender.deliver)
         with Presence(client, "sender"):
             log.info("sender ready", extra=fields(threads=SEND_THREADS))

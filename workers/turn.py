@@ -66,6 +66,7 @@ class TurnLimits:
     turn_timeout_s: float = 120.0
     session_expiry_s: float = 7200.0
     lease_ttl_s: float = 10.0
+    ended_expiry_s: int = keys.ENDED_EXPIRY_S
 
 
 class TurnRunner:
@@ -94,7 +95,7 @@ class TurnRunner:
         self._limits = limits or TurnLimits()
         self._markdown = markdown
         self._inbox = Inbox(client)
-        self._turns = Turns(client)
+        self._turns = Turns(client, ended_expiry_s=self._limits.ended_expiry_s)
         self._sessions = Sessions(client)
         self._leases = Leases(client, "turn", self._limits.lease_ttl_s)
         self._on_reply = on_reply

@@ -23,7 +23,7 @@ import requests
 from app.demo.console import Console
 from app.demo.local_http import local_session
 from app.demo.processes import STOP_SIGNALS, Child, Processes, free_port, last_lines
-from app.settings import Settings, load
+from app.settings import SETTINGS, Settings, load
 from app.simulator.crypto import new_encoding_aes_key
 from app.store import presence
 from app.store.server import RedisServer, connect
@@ -123,7 +123,8 @@ def _plan(
     web_port = _port(console, "网关", given.port)
     simulator_port = _port(console, "企业微信模拟器", SIMULATOR_PORT)
     simulator_url = f"http://{HOST}:{simulator_port}"
-    environment = dict(os.environ)
+    in_files = {setting.file_variable for setting in SETTINGS}
+    environment = {name: value for name, value in os.environ.items() if name not in in_files}
     environment.setdefault("HUTONG_TODAY", TODAY)
     environment.setdefault("HUTONG_SQL_DATABASE", str(given.data_dir / "company.db"))
     environment |= {
@@ -134,6 +135,7 @@ def _plan(
         "WECOM_TOKEN": secrets.token_hex(12),
         "WECOM_ENCODING_AES_KEY": new_encoding_aes_key(),
         "WECOM_API_BASE": simulator_url,
+        "METRICS_TOKEN": given.metrics_token,
         "ADMIN_TOKEN": given.admin_token or secrets.token_urlsafe(24),
         "HUTONG_HOST": HOST,
         "HUTONG_PORT": str(web_port),

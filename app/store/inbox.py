@@ -17,7 +17,7 @@ from typing import Literal
 
 import redis
 
-from app.store import keys
+from app.store import keys, recent
 from app.store.keys import UserKeys
 from app.store.scripts import script
 from app.wecom.message import InboundMessage
@@ -52,10 +52,11 @@ class Answered:
 
 
 class Inbox:
-    """The inboxes of all users."""
+    """The inboxes of all users. What is answered at once stays readable for ``ended_expiry_s``."""
 
-    def __init__(self, client: redis.Redis) -> None:
+    def __init__(self, client: redis.Redis, *, ended_expiry_s: int = keys.ENDED_EXPIRY_S) -> None:
         self._redis = client
+        self._ended_expiry_s = ended_expiry_s
         self._put = script(client, "put")
         self._answer = script(client, "answer")
 
@@ -78,7 +79,7 @@ class Inbox:
         user = UserKeys(tag)
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.zadd(keys.PENDING_USERS, {tag: time.time()})
-            pipe.set(keys.turn_index(turn_id), tag, ex=2 * keys.ENDED_EXPIRY_S)
+            pipe.set(keys.turn_index(turn_id), tag, ex=2 * self._ended_expiry_s)
             pipe.execute()
         taken, first_id, now_ms = self._put(
             keys=[
@@ -103,6 +104,7 @@ class Inbox:
             if new:
                 pipe.zadd(keys.QUEUE, {turn_id: now_ms}, nx=True)
                 pipe.zrank(keys.QUEUE, turn_id)
+                recent.note(pipe, turn_id, now_ms)
             else:
                 pipe.delete(keys.turn_index(turn_id))
             result = pipe.execute()
@@ -129,7 +131,7 @@ class Inbox:
         user = UserKeys(tag)
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.zadd(keys.PENDING_OUTBOXES, {tag: time.time()})
-            pipe.set(keys.turn_index(turn_id), tag, ex=2 * keys.ENDED_EXPIRY_S)
+            pipe.set(keys.turn_index(turn_id), tag, ex=2 * self._ended_expiry_s)
             pipe.execute()
         taken, first_id, stopped = self._answer(
             keys=[
@@ -137,7 +139,7 @@ class Inbox:
                 *(user.turn(""), user.part(""), user.epoch),
             ],
             args=[
-                *(turn_id, keys.DEDUPE_EXPIRY_S, keys.ENDED_EXPIRY_S, action, text, idle_text),
+                *(turn_id, keys.DEDUPE_EXPIRY_S, self._ended_expiry_s, action, text, idle_text),
                 *_fields(message, tag, dry_run),
             ],
         )
@@ -146,7 +148,9 @@ class Inbox:
             pipe.zadd(keys.PENDING_OUTBOXES, {tag: time.time()})
             if stopped:
                 pipe.zrem(keys.QUEUE, stopped)
-            if not new:
+            if new:
+                recent.note(pipe, turn_id, int(time.time() * 1000))
+            else:
                 pipe.delete(keys.turn_index(turn_id))
             pipe.execute()
         return Answered(first_id.decode(), tag, not new, stopped.decode())

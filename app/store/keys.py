@@ -19,6 +19,15 @@ PENDING_OUTBOXES = PREFIX + "pending-outboxes"
 """Sorted set of tags that may have unsent parts; score = time of the last touch."""
 QUEUE = PREFIX + "queue"
 """Sorted set of turn ids not ended yet by arrival; only for the place shown to the user."""
+RECENT_TURNS = PREFIX + "recent-turns"
+"""Sorted set of the newest turn ids by arrival (ms); only for the admin page."""
+PROBLEM_PARTS = PREFIX + "problem-parts"
+"""Sorted set of parts that were refused or given up, by time (ms); see ``problem_part``."""
+MOST_PROBLEM_PARTS = 500
+SELF_CHECK = PREFIX + "self-check"
+"""What the last self-check from the admin page found, JSON."""
+SELF_CHECK_RUNNING = PREFIX + "self-check-running"
+"""Exists while one runs."""
 METRICS = PREFIX + "metrics"
 """Hash of counters and histogram buckets; see ``app.metrics``."""
 ALERTS = PREFIX + "alerts"
@@ -29,7 +38,7 @@ BROKER_PREFIX = PREFIX + "celery:"
 DEDUPE_EXPIRY_S = 86_400
 """WeCom re-sends a callback within minutes; a day leaves room for its longest outage."""
 ENDED_EXPIRY_S = 7 * 86_400
-"""How long ended turns and sent parts stay readable."""
+"""How long ended turns and sent parts stay readable unless ``HUTONG_RETENTION_DAYS`` differs."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,11 @@ def split_tag(tag: str) -> UserAddress:
     return UserAddress(corp_id, agent_id, user)
 
 
+def problem_part(tag: str, part_id: str) -> str:
+    """Member of ``PROBLEM_PARTS``; a tag holds no blank."""
+    return f"{tag} {part_id}"
+
+
 def turn_index(turn_id: str) -> str:
     """Key that maps a turn id to its user's tag."""
     return f"{PREFIX}turn:{turn_id}"
@@ -70,6 +84,21 @@ def access_token(name: str) -> str:
 def send_pause(corp_id: str, agent_id: str) -> str:
     """Key that exists while the outbox of an app is paused; holds why."""
     return f"{PREFIX}send-pause:{quote(corp_id, safe='')}:{quote(agent_id, safe='')}"
+
+
+def send_hold(corp_id: str, agent_id: str) -> str:
+    """Key that exists while an administrator holds the outbox of an app; since when, in ms."""
+    return f"{PREFIX}send-hold:{quote(corp_id, safe='')}:{quote(agent_id, safe='')}"
+
+
+def admin_logins(address: str) -> str:
+    """Sorted set of the failed logins of a minute from one network address."""
+    return f"{PREFIX}admin-logins:{quote(address, safe='')}"
+
+
+def admin_ended(session_id: str) -> str:
+    """Key that exists when a session of the admin page was ended before its time."""
+    return f"{PREFIX}admin-ended:{quote(session_id, safe='')}"
 
 
 def send_limited(corp_id: str, agent_id: str) -> str:

@@ -8,11 +8,15 @@ caller brings the verdict of each send.
     pending ──claim──> unknown ──settle──> sent | refused     ended, leaves the list
                           │ └────settle──> pending            surely not taken: try again
                           └─ nothing known: again byte for byte under the duplicate check
+
+What ended as refused, or as unknown for too long, an administrator may put back
+(``app.store.unsent``).
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -55,6 +59,12 @@ class Part:
     errmsg: str
     created_ms: int
     markdown: bool = False
+    replays: int = 0
+
+    @property
+    def bridges(self) -> bool:
+        """True for a line that only bridges the waiting."""
+        return self.kind in ("ack", "progress")
 
 
 @dataclass(frozen=True)
@@ -85,10 +95,11 @@ class Outcome:
 
 
 class Outbox:
-    """The outboxes of all users."""
+    """The outboxes of all users. Settled parts stay readable for ``ended_expiry_s``."""
 
-    def __init__(self, client: redis.Redis) -> None:
+    def __init__(self, client: redis.Redis, *, ended_expiry_s: int = keys.ENDED_EXPIRY_S) -> None:
         self._redis = client
+        self._ended_expiry_s = ended_expiry_s
         self._claim = script(client, "claim_part")
         self._settle = script(client, "settle_part")
         self._acknowledge = script(client, "acknowledge")
@@ -106,26 +117,17 @@ class Outbox:
             self._redis.lrem(UserKeys(tag).outbox, 1, part_id.decode())
 
     def read(self, tag: str, part_id: str) -> Part | None:
-        """A part by id; ended ones stay readable for a week."""
+        """A part by id; ended ones until they expire."""
         raw = cast("dict[bytes, bytes]", self._redis.hgetall(UserKeys(tag).part(part_id)))
-        if not raw:
-            return None
-        fields = {k.decode(): v.decode() for k, v in raw.items()}
-        return Part(
-            id=fields["id"],
-            turn_id=fields["turn_id"],
-            kind=fields["kind"],
-            seq=int(fields["seq"]),
-            total=int(fields["total"]),
-            body=fields["body"],
-            state=cast(State, fields["state"]),
-            attempts=int(fields["attempts"]),
-            msgid=fields.get("msgid", ""),
-            errcode=int(fields.get("errcode") or 0),
-            errmsg=fields.get("errmsg", ""),
-            created_ms=int(fields["created_ms"]),
-            markdown=fields.get("markdown") == "1",
-        )
+        return _part(raw) if raw else None
+
+    def read_many(self, parts: Sequence[tuple[str, str]]) -> list[Part | None]:
+        """As ``read`` for many pairs of tag and id in one go."""
+        with self._redis.pipeline(transaction=False) as pipe:
+            for tag, part_id in parts:
+                pipe.hgetall(UserKeys(tag).part(part_id))
+            answers: list[dict[bytes, bytes]] = pipe.execute()
+        return [_part(raw) if raw else None for raw in answers]
 
     def of_turn(self, tag: str, turn_id: str) -> list[Part]:
         """The parts of one answer in order."""
@@ -135,6 +137,15 @@ class Outbox:
         rest = (self.read(tag, f"{turn_id}:{seq}") for seq in range(2, first.total + 1))
         return [first, *(part for part in rest if part is not None)]
 
+    def about_turn(self, tag: str, turn_id: str) -> list[Part]:
+        """Everything said about a turn: lines that bridged the waiting, its answer, notices."""
+        bridging = [self.read(tag, f"{turn_id}:ack")]
+        while bridging[-1] is not None or len(bridging) == 1:
+            bridging.append(self.read(tag, f"{turn_id}:progress{len(bridging)}"))
+        notice = self.read(tag, f"{turn_id}:unsendable")
+        found = [*bridging, *self.of_turn(tag, turn_id), notice]
+        return [part for part in found if part is not None]
+
     def claim(self, lease: Lease, part: Part) -> Claim:
         """Count an attempt at ``part`` and say whether and how it may be sent."""
         user = UserKeys(lease.tag)
@@ -142,10 +153,12 @@ class Outbox:
             keys=[*self._keys(lease, part), user.sent_body(part.body), user.turn(part.turn_id)],
             args=[
                 *(lease.token, part.id, (DUPLICATE_WINDOW_S - _CLOCK_MARGIN_S) * 1000),
-                *(MAX_AGE_S * 1000, keys.ENDED_EXPIRY_S, TEXT_LIMIT_BYTES),
+                *(MAX_AGE_S * 1000, self._ended_expiry_s, TEXT_LIMIT_BYTES),
             ],
         )
         name = cast(Verdict, verdict.decode())
+        if name == "ended":
+            self._note_problem(lease.tag, part)
         return Claim(
             name,
             duplicate_check=name == "claimed" and bool(number),
@@ -156,6 +169,8 @@ class Outbox:
     def settle(self, lease: Lease, part: Part, outcome: Outcome) -> bool:
         """Record the outcome of a claimed part; False when the lease was lost meanwhile."""
         user = UserKeys(lease.tag)
+        if outcome.state == "refused":
+            self._note_problem(lease.tag, part)
         done = self._settle(
             keys=[
                 *(*self._keys(lease, part), user.sent_body(part.body), user.send_wait),
@@ -163,7 +178,7 @@ class Outbox:
             ],
             args=[
                 *(lease.token, part.id, outcome.state, outcome.msgid, outcome.errcode),
-                *(outcome.errmsg, int(outcome.wait_s * 1000), keys.ENDED_EXPIRY_S),
+                *(outcome.errmsg, int(outcome.wait_s * 1000), self._ended_expiry_s),
                 int(outcome.unreachable),
             ],
         )
@@ -217,7 +232,36 @@ class Outbox:
         self._redis.zadd(keys.PENDING_OUTBOXES, {tag: time.time()})
         return bool(added)
 
+    def _note_problem(self, tag: str, part: Part) -> None:
+        """Show the part to an administrator; see ``app.store.unsent``."""
+        if not part.bridges:
+            problem = keys.problem_part(tag, part.id)
+            with self._redis.pipeline(transaction=False) as pipe:
+                pipe.zadd(keys.PROBLEM_PARTS, {problem: int(time.time() * 1000)})
+                pipe.zremrangebyrank(keys.PROBLEM_PARTS, 0, -keys.MOST_PROBLEM_PARTS - 1)
+                pipe.execute()
+
     @staticmethod
     def _keys(lease: Lease, part: Part) -> list[str]:
         user = UserKeys(lease.tag)
         return [lease.fence_key, user.outbox, user.part(part.id), user.send_times]
+
+
+def _part(raw: Mapping[bytes, bytes]) -> Part:
+    fields = {k.decode(): v.decode() for k, v in raw.items()}
+    return Part(
+        id=fields["id"],
+        turn_id=fields["turn_id"],
+        kind=fields["kind"],
+        seq=int(fields["seq"]),
+        total=int(fields["total"]),
+        body=fields["body"],
+        state=cast(State, fields["state"]),
+        attempts=int(fields["attempts"]),
+        msgid=fields.get("msgid", ""),
+        errcode=int(fields.get("errcode") or 0),
+        errmsg=fields.get("errmsg", ""),
+        created_ms=int(fields["created_ms"]),
+        markdown=fields.get("markdown") == "1",
+        replays=int(fields.get("replays") or 0),
+    )

@@ -100,16 +100,17 @@ class Finish:
 
 
 class Turns:
-    """All turns."""
+    """All turns. Ended ones stay readable for ``ended_expiry_s``."""
 
-    def __init__(self, client: redis.Redis) -> None:
+    def __init__(self, client: redis.Redis, *, ended_expiry_s: int = keys.ENDED_EXPIRY_S) -> None:
         self._redis = client
+        self._ended_expiry_s = ended_expiry_s
         self._begin = script(client, "begin_turn")
         self._record_steps = script(client, "record_steps")
         self._finish = script(client, "finish_turn")
 
     def get(self, turn_id: str) -> Turn | None:
-        """The turn, or ``None`` when it is unknown or was ended more than a week ago."""
+        """The turn, or ``None`` when it is unknown or ended so long ago that it expired."""
         tag = self._redis.get(keys.turn_index(turn_id))
         return self.read(tag.decode(), turn_id) if isinstance(tag, bytes) else None
 
@@ -125,6 +126,15 @@ class Turns:
                 pipe.hgetall(UserKeys(tag).turn(turn_id))
             answers: list[dict[bytes, bytes]] = pipe.execute()
         return [_turn(raw) for raw in answers if raw]
+
+    def get_many(self, ids: Sequence[str]) -> list[Turn]:
+        """As ``get`` for many ids in two goes; unknown ones are left out."""
+        with self._redis.pipeline(transaction=False) as pipe:
+            for turn_id in ids:
+                pipe.get(keys.turn_index(turn_id))
+            tags: list[bytes | None] = pipe.execute()
+        known = [(tag.decode(), turn_id) for tag, turn_id in zip(tags, ids, strict=True) if tag]
+        return self.read_many(known)
 
     def begin(self, lease: Lease, turn_id: str) -> Begin:
         """Count an attempt at ``turn_id``; must be called before any work is done for it."""
@@ -162,7 +172,7 @@ class Turns:
             args=[
                 *(lease.token, turn_id, finish.status, finish.answer, finish.steps, finish.error),
                 *(finish.session_document, max(1, int(finish.session_expiry_s))),
-                *(MAX_SESSION_TURNS, keys.ENDED_EXPIRY_S, int(finish.markdown)),
+                *(MAX_SESSION_TURNS, self._ended_expiry_s, int(finish.markdown)),
                 *finish.parts,
             ],
         )
@@ -186,12 +196,7 @@ class Turns:
     def trim_queue(self) -> int:
         """Take turns out of the queue that a crash left there after their end; returns how many."""
         ids = [item.decode() for item in cast("list[bytes]", self._redis.zrange(keys.QUEUE, 0, -1))]
-        with self._redis.pipeline(transaction=False) as pipe:
-            for turn_id in ids:
-                pipe.get(keys.turn_index(turn_id))
-            tags: list[bytes | None] = pipe.execute()
-        known = [(tag.decode(), turn_id) for tag, turn_id in zip(tags, ids, strict=True) if tag]
-        live = {turn.id for turn in self.read_many(known) if not turn.ended}
+        live = {turn.id for turn in self.get_many(ids) if not turn.ended}
         ended = [turn_id for turn_id in ids if turn_id not in live]
         return self._redis.zrem(keys.QUEUE, *ended) if ended else 0
 

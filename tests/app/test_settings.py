@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from app.settings import SETTINGS, SettingsError, env_example, load, markdown_table
+from app.store import keys
 from inference.config import EngineConfig, parse_memory
 from tests.app.wecom.sealing import KEY
 
@@ -84,6 +85,7 @@ def test_a_malformed_value_is_refused_and_named(name: str, value: str) -> None:
         ("HUTONG_TURN_TIMEOUT_S", ["0", "-3", "nan", "inf"], "应是大于 0 的秒数"),
         ("HUTONG_ACK_AFTER_S", ["0", "-inf"], "应是大于 0 的秒数"),
         ("HUTONG_SESSION_EXPIRY_S", ["0", "nan"], "应是大于 0 的秒数"),
+        ("HUTONG_RETENTION_DAYS", ["0", "366", "7d"], "应是 1–365 的整数"),
         ("HUTONG_DEVICE", ["gpu", "cuda:0"], "应是 cpu 或 cuda"),
         ("HUTONG_GPU_MEMORY_LIMIT", ["6", "0GB", "six"], "应是 6GB 或 5900MiB 这样的大小"),
         ("HUTONG_LM_HEAD_DTYPE", ["bf16"], "应是 fp16、int8 或 int4"),
@@ -113,6 +115,48 @@ def test_gpu_memory_is_read_as_the_engine_reads_it() -> None:
     settings, engine = load({}), EngineConfig()
     for name in ("device", "gpu_memory_limit", "backbone_dtype", "lm_head_dtype", "kv_cache_dtype"):
         assert getattr(settings, name) == getattr(engine, name)
+
+
+def test_what_has_ended_is_kept_for_a_week_or_as_long_as_set() -> None:
+    assert load({}).ended_expiry_s == keys.ENDED_EXPIRY_S
+    assert load({"HUTONG_RETENTION_DAYS": "30"}).ended_expiry_s == 30 * 86_400
+
+
+SECRETS = [s.name for s in SETTINGS if s.secret]
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_secret_comes_from_a_file_without_its_line_end(name: str, tmp_path: Path) -> None:
+    value = KEY if name == "WECOM_ENCODING_AES_KEY" else "a secret: 密"
+    file = tmp_path / "secret"
+    file.write_text(value + "\r\n", encoding="utf-8")
+    settings = load({f"{name}_FILE": str(file)})
+    assert settings == load({name: value})
+    assert value not in repr(settings)
+
+
+def test_only_a_secret_may_come_from_a_file() -> None:
+    with pytest.raises(SettingsError, match="不认识的设置 HUTONG_PORT_FILE"):
+        load({"HUTONG_PORT_FILE": "/etc/hostname"})
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\n", b"\xff\xfe"])
+def test_a_file_without_a_secret_is_refused_and_its_name_not_shown(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    file = tmp_path / "perhaps-the-token-itself"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(SettingsError, match="ADMIN_TOKEN_FILE 指的文件") as caught:
+        load({"ADMIN_TOKEN_FILE": str(file)})
+    assert "perhaps" not in str(caught.value)
+
+
+def test_a_secret_given_twice_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("one")
+    with pytest.raises(SettingsError, match="WECOM_TOKEN 和 WECOM_TOKEN_FILE 只能设置一个"):
+        load({"WECOM_TOKEN": "two", "WECOM_TOKEN_FILE": str(file)})
 
 
 def test_a_malformed_secret_is_not_shown() -> None:

@@ -8,7 +8,7 @@ from app.store import keys
 from app.store.inbox import Inbox
 from app.store.keys import UserKeys
 from app.store.lease import Lease, Leases
-from app.store.outbox import Outbox
+from app.store.outbox import Outbox, Outcome
 from app.store.sessions import Sessions
 from app.store.turns import MAX_ATTEMPTS, MAX_SESSION_TURNS, Finish, Turns
 from tests.app.store.messages import tag_of, text_message
@@ -152,3 +152,24 @@ def test_queue_is_trimmed_of_turns_that_ended(redis_client: redis.Redis) -> None
     assert turns.position("t2") == 2
     assert turns.trim_queue() == 2
     assert turns.position("t2") == 0
+
+
+def test_an_ended_turn_and_its_part_are_kept_as_long_as_set(redis_client: redis.Redis) -> None:
+    day_s = 86_400
+    _put(redis_client)
+    lease = _held(redis_client)
+    turns, outbox = (
+        Turns(redis_client, ended_expiry_s=day_s),
+        Outbox(redis_client, ended_expiry_s=2 * day_s),
+    )
+    turns.begin(lease, "t1")
+    assert turns.finish(lease, "t1", Finish("done", "a", ("a",)))
+    assert redis_client.ttl(USER.turn("t1")) == day_s
+    assert redis_client.ttl(USER.part("t1:1")) == -1
+    send = Leases(redis_client, "send").acquire(TAG)
+    part = outbox.head(TAG)
+    assert send
+    assert part
+    outbox.claim(send, part)
+    assert outbox.settle(send, part, Outcome("sent"))
+    assert redis_client.ttl(USER.part("t1:1")) == 2 * day_s
