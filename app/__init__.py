@@ -44,6 +44,7 @@ def create_app(
     from app.store.gate import Gate
     from app.store.server import connect
     from app.store.turns import Turns
+    from app.token_guard import TokenGuard
     from app.wecom.crypto import WeComCrypto
 
     client = redis_client or connect(settings.redis_url, timeout_s=_REDIS_TIMEOUT_S)
@@ -79,6 +80,7 @@ def create_app(
         app_state=AppState(client),
         counts=lambda: totals(client),
         gate=Gate(client),
+        guard=TokenGuard(client, settings.admin_token),
     )
 
     app = Flask(__name__, static_folder=None)
@@ -86,6 +88,7 @@ def create_app(
     app.url_map.strict_slashes = False
     app.register_blueprint(callback.blueprint(receiver))
     app.register_blueprint(admin.blueprint(api))
-    app.register_blueprint(ops.blueprint(client, (settings.metrics_token, settings.admin_token)))
+    guard = TokenGuard(client, settings.metrics_token, settings.admin_token)
+    app.register_blueprint(ops.blueprint(client, guard))
     register(app)
     return app

@@ -16,12 +16,13 @@ from typing import Any
 
 from flask import Blueprint, Response
 
-from app.boundary import error_json, has_bearer, json_response, read_body
+from app.boundary import error_json, json_response, read_body
 from app.intake import Intake
 from app.log import fields
 from app.store.app_state import AppState
 from app.store.gate import Gate
 from app.store.turns import Turn, Turns
+from app.token_guard import TokenGuard
 from app.wecom.message import InboundMessage, is_user_name
 from app.wecom.xml import strip_controls
 
@@ -33,10 +34,11 @@ _FIELDS = {"user": str, "text": str, "dry_run": bool}
 class AdminError(Exception):
     """A refused request; ``code`` is stable, the text is for the administrator."""
 
-    def __init__(self, status: int, code: str, message: str) -> None:
+    def __init__(self, status: int, code: str, message: str, retry_after_s: int = 0) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
+        self.retry_after_s = retry_after_s
 
 
 @dataclass(frozen=True)
@@ -109,13 +111,22 @@ class AdminApi:
     app_state: AppState
     counts: Callable[[], Mapping[str, float]]
     gate: Gate
+    guard: TokenGuard
 
     def authorize(self) -> None:
         """Look at the current request. Raises ``AdminError``: 404 when the API is off, 401 for a
-        wrong token."""
+        wrong token, 429 after too many of them. Raises ``redis.RedisError``."""
         if not self.admin_token:
             raise AdminError(404, "not_found", "the admin API is off: ADMIN_TOKEN is not set")
-        if not has_bearer(self.admin_token):
+        verdict = self.guard.check()
+        if verdict.outcome == "blocked":
+            raise AdminError(
+                429,
+                "too_many_wrong_tokens",
+                f"too many wrong tokens from your address; again in {verdict.retry_after_s} s",
+                verdict.retry_after_s,
+            )
+        if verdict.outcome == "denied":
             raise AdminError(401, "unauthorized", "send Authorization: Bearer <ADMIN_TOKEN>")
 
     def status(self) -> dict[str, Any]:
@@ -169,11 +180,13 @@ def blueprint(api: AdminApi) -> Blueprint:
     def show_turn(turn_id: str) -> Response:
         turn = api.turns.get(turn_id)
         if turn is None:
-            raise AdminError(404, "unknown_turn", "no such turn, or it ended so long ago that it is gone")
+            raise AdminError(
+                404, "unknown_turn", "no such turn, or it ended so long ago that it is gone"
+            )
         return json_response(turn_json(turn, 0 if turn.ended else api.turns.position(turn_id)), 200)
 
     @routes.errorhandler(AdminError)
     def refuse(error: AdminError) -> Response:
-        return error_json(error.status, error.code, str(error))
+        return error_json(error.status, error.code, str(error), error.retry_after_s)
 
     return routes

@@ -45,11 +45,13 @@ def json_response(payload: dict[str, Any], status: int) -> Response:
     return Response(text, status, mimetype="application/json")
 
 
-def error_json(status: int, code: str, message: str) -> Response:
+def error_json(status: int, code: str, message: str, retry_after_s: int = 0) -> Response:
     """The one form of every error: ``{"error": {"code", "message"}}``."""
     response = json_response({"error": {"code": code, "message": message}}, status)
     if status == 401:
         response.headers["WWW-Authenticate"] = "Bearer"
+    if retry_after_s:
+        response.headers["Retry-After"] = str(retry_after_s)
     return response
 
 

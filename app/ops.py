@@ -11,8 +11,9 @@ import redis
 from flask import Blueprint, Response, jsonify
 
 from app import exposition
-from app.boundary import error_json, has_bearer
+from app.boundary import error_json
 from app.store.presence import alive
+from app.token_guard import TokenGuard
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,9 @@ def readiness(client: redis.Redis) -> Readiness:
     return Readiness(redis=True, turn_workers=workers)
 
 
-def blueprint(client: redis.Redis, metrics_tokens: tuple[str, ...]) -> Blueprint:
+def blueprint(client: redis.Redis, guard: TokenGuard) -> Blueprint:
     """``GET /healthz`` (200 while the process answers), ``GET /readyz`` (200 or 503) and
-    ``GET /metrics`` for those who send one of ``metrics_tokens`` as bearer."""
+    ``GET /metrics`` for those whom ``guard`` grants it."""
     routes = Blueprint("ops", __name__)
 
     @routes.get("/")
@@ -61,7 +62,14 @@ def blueprint(client: redis.Redis, metrics_tokens: tuple[str, ...]) -> Blueprint
 
     @routes.get("/metrics")
     def metrics() -> Response:
-        if not has_bearer(*metrics_tokens):
+        try:
+            verdict = guard.check()
+        except redis.RedisError:
+            verdict = guard.check_without_store()  # that Redis is away is what a scrape must show
+        if verdict.outcome == "blocked":
+            wait_s = verdict.retry_after_s
+            return error_json(429, "too_many_wrong_tokens", f"again in {wait_s} s", wait_s)
+        if verdict.outcome == "denied":
             return error_json(
                 401, "unauthorized", "send Authorization: Bearer <METRICS_TOKEN or ADMIN_TOKEN>"
             )

@@ -91,6 +91,11 @@ def send_hold(corp_id: str, agent_id: str) -> str:
     return f"{PREFIX}send-hold:{quote(corp_id, safe='')}:{quote(agent_id, safe='')}"
 
 
+def wrong_tokens(address: str) -> str:
+    """Key that counts the wrong tokens of a minute from one network address."""
+    return f"{PREFIX}wrong-tokens:{quote(address, safe='')}"
+
+
 def admin_logins(address: str) -> str:
     """Sorted set of the failed logins of a minute from one network address."""
     return f"{PREFIX}admin-logins:{quote(address, safe='')}"
