@@ -122,7 +122,7 @@ class Sender:
     def _step(self, lease: Lease, client: MessageClient) -> bool:
         """One part; False when there is nothing more to do now."""
         part = self._outbox.head(lease.tag)
-        if part is None or self._stopping.is_set():
+        if part is None or self._stopping.is_set() or self._app.paused(lease.tag):
             return False
         claim = self._outbox.claim(lease, part)
         if claim.verdict == "wait":

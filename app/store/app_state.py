@@ -1,7 +1,8 @@
 """Whether an app may send at all: pauses, WeCom's frequency limit, and what is to be mended.
 
-Owns the pause of a whole app, its reason, and the alert an administrator reads. Knows nothing of
-error codes: what they mean is decided by the sender.
+Owns the pause of a whole app, its reason, the hold of an administrator, which no probe lifts, and
+the alert an administrator reads. Knows nothing of error codes: what they mean is decided by the
+sender.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import redis
 
 from app.store import keys
 
+HELD = "held by an administrator"
 _LIMIT_EXPIRY_S = 2 * 3600
 
 
@@ -44,9 +46,26 @@ class AppState:
         self._redis.set(_pause_key(tag), reason, px=max(1, int(pause_s * 1000)))
 
     def paused(self, tag: str) -> str:
-        """Why the app of ``tag`` is paused, "" when it is not."""
-        reason = self._redis.get(_pause_key(tag))
-        return reason.decode() if isinstance(reason, bytes) else ""
+        """Why the app of ``tag`` is paused, "" when it is not; ``HELD`` goes before all else."""
+        address = keys.split_tag(tag)
+        names = [keys.send_hold(address.corp_id, address.agent_id), _pause_key(tag)]
+        held, reason = cast("list[bytes | None]", self._redis.mget(names))
+        if held is not None:
+            return HELD
+        return reason.decode() if reason is not None else ""
+
+    def hold(self, corp_id: str, agent_id: str) -> None:
+        """Send nothing for this app until ``release``; the part being sent now is the last."""
+        self._redis.set(keys.send_hold(corp_id, agent_id), self._now_ms(), nx=True)
+
+    def release(self, corp_id: str, agent_id: str) -> bool:
+        """End ``hold``; False when there was none. A pause for another reason stays."""
+        return bool(self._redis.delete(keys.send_hold(corp_id, agent_id)))
+
+    def held_since_ms(self, corp_id: str, agent_id: str) -> int:
+        """When an administrator began to hold this app, 0 when none does."""
+        since = self._redis.get(keys.send_hold(corp_id, agent_id))
+        return int(since) if isinstance(since, bytes) else 0
 
     def raise_alert(self, tag: str, errcode: int, reason: str, allow_ip: str) -> bool:
         """Remember what is to be mended; True when this is news."""

@@ -25,7 +25,8 @@ if state == 'unknown' then
     redis.call('EXPIRE', KEYS[3], ARGV[5])
     return {'ended', 0}
   end
-elseif now_ms - tonumber(redis.call('HGET', KEYS[3], 'created_ms')) > tonumber(ARGV[4]) then
+elseif now_ms - tonumber(redis.call('HGET', KEYS[3], 'replayed_ms')
+    or redis.call('HGET', KEYS[3], 'created_ms')) > tonumber(ARGV[4]) then
   redis.call('HSET', KEYS[3], 'state', 'refused', 'errmsg', 'too old to be of use')
   redis.call('LPOP', KEYS[2])
   redis.call('EXPIRE', KEYS[3], ARGV[5])

@@ -96,11 +96,6 @@ def wrong_tokens(address: str) -> str:
     return f"{PREFIX}wrong-tokens:{quote(address, safe='')}"
 
 
-def admin_logins(address: str) -> str:
-    """Sorted set of the failed logins of a minute from one network address."""
-    return f"{PREFIX}admin-logins:{quote(address, safe='')}"
-
-
 def admin_ended(session_id: str) -> str:
     """Key that exists when a session of the admin page was ended before its time."""
     return f"{PREFIX}admin-ended:{quote(session_id, safe='')}"

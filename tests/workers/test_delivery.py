@@ -13,6 +13,8 @@ from app.store.inbox import Inbox
 from app.store.keys import UserKeys
 from app.store.lease import Leases
 from app.store.outbox import Outbox, Part
+from app.store.unsent import Unsent
+from app.wecom.client import SendResult
 from app.wecom.errors import ApiError, SendUnknownError, TransportError, action_for
 from tests.app.store.messages import AGENT_ID, CORP_ID, tag_of, text_message
 from tests.app.store.test_outbox import end, fill
@@ -276,3 +278,53 @@ def test_other_apps_outboxes_are_kept(redis_client: redis.Redis) -> None:
     fill(redis_client, "t1", "甲")
     Sender(redis_client, {("other", "1"): FakeWeCom()}, LIMITS).deliver(TAG)
     assert part_of(redis_client, "t1:1").state == "pending"
+
+
+class HoldingWeCom(FakeWeCom):
+    """An administrator holds the app while the first message is being sent."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        super().__init__()
+        self._state = AppState(client)
+
+    def send_text(self, user: str, text: str, *, duplicate_check: bool = False) -> SendResult:
+        self._state.hold(CORP_ID, AGENT_ID)
+        return super().send_text(user, text, duplicate_check=duplicate_check)
+
+
+def test_a_hold_ends_after_the_part_in_flight_and_goes_on_in_order(
+    redis_client: redis.Redis,
+) -> None:
+    wecom = HoldingWeCom(redis_client)
+    fill(redis_client, "t1", "甲", "乙", "丙")
+    sender_of(redis_client, wecom).deliver(TAG)
+    assert wecom.sent == [("zhang", "甲")]
+    sender_of(redis_client, wecom).deliver(TAG)
+    assert wecom.sent == [("zhang", "甲")]
+    assert AppState(redis_client).release(CORP_ID, AGENT_ID)
+    going_on = FakeWeCom()
+    sender_of(redis_client, going_on).deliver(TAG)
+    assert going_on.sent == [("zhang", "乙"), ("zhang", "丙")]
+
+
+def test_a_refused_part_is_replayed_once_among_many_senders_and_clicks(
+    redis_client: redis.Redis,
+) -> None:
+    fill(redis_client, "t1", "甲", "乙")
+    sender_of(redis_client, FakeWeCom(refusal(81013), refusal(81013))).deliver(TAG)
+    problems = Unsent(redis_client).problems()
+    assert sorted(problem.part.id for problem in problems) == ["t1:1", "t1:2"]
+    wecom = FakeWeCom()
+
+    def click_or_send(turn: int) -> None:
+        if turn % 2:
+            sender_of(redis_client, wecom).deliver(TAG)
+        else:
+            for problem in problems:
+                Unsent(redis_client).replay(TAG, problem.part.id, 0)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(click_or_send, range(24)))
+    sender_of(redis_client, wecom).deliver(TAG)
+    assert sorted(wecom.sent) == [("zhang", "乙"), ("zhang", "甲")]
+    assert Unsent(redis_client).problems() == []

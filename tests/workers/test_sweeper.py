@@ -171,3 +171,15 @@ def test_no_sender_is_woken_for_a_paused_app(redis_client: redis.Redis) -> None:
     redis_client.delete(keys.send_pause(*tag_of("x").split(":")[:2]))
     Sweeper(redis_client, wakes, NO_ACK).sweep()
     assert wakes.delivered == [TAG]
+
+
+def test_no_sender_is_woken_for_an_app_an_administrator_holds(redis_client: redis.Redis) -> None:
+    fill(redis_client, "t1", "甲")
+    corp_id, agent_id, _ = TAG.split(":")
+    AppState(redis_client).hold(corp_id, agent_id)
+    wakes = Wakes()
+    Sweeper(redis_client, wakes, NO_ACK).sweep()
+    assert wakes.delivered == []
+    AppState(redis_client).release(corp_id, agent_id)
+    Sweeper(redis_client, wakes, NO_ACK).sweep()
+    assert wakes.delivered == [TAG]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import redis
 
-from app.store.app_state import AppState
+from app.store import keys
+from app.store.app_state import HELD, AppState
 from tests.app.store.messages import tag_of
 
 TAG = tag_of("zhang")
@@ -36,3 +37,24 @@ def test_limits_in_a_row_are_counted(redis_client: redis.Redis) -> None:
     assert [app.limited(TAG) for _ in range(3)] == [1, 2, 3]
     app.works(TAG)
     assert app.limited(TAG) == 1
+
+
+def test_the_hold_of_an_administrator_outlives_pauses_and_probes(
+    redis_client: redis.Redis,
+) -> None:
+    state, address = AppState(redis_client), keys.split_tag(TAG)
+    corp_id, agent_id = address.corp_id, address.agent_id
+    assert state.held_since_ms(corp_id, agent_id) == 0
+    state.hold(corp_id, agent_id)
+    since_ms = state.held_since_ms(corp_id, agent_id)
+    assert since_ms > 0
+    state.hold(corp_id, agent_id)
+    assert state.held_since_ms(corp_id, agent_id) == since_ms
+    state.pause(TAG, "errcode 60020", 30)
+    assert state.paused(TAG) == HELD
+    state.works(TAG)
+    assert state.paused(TAG) == HELD
+    assert redis_client.ttl(keys.send_hold(corp_id, agent_id)) == -1
+    assert state.release(corp_id, agent_id)
+    assert not state.release(corp_id, agent_id)
+    assert state.paused(TAG) == "errcode 60020"
