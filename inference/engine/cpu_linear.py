@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from inference.checkpoint import int4
-from inference.moe.packed_matrix import PackedMatrix, is_supported
+from inference.moe.packed_matrix import PackedMatrix, is_supported, many_rows
 
 LinearFormat = Literal["fp16", "int8", "int4"]
 _INT4_GROUP = 32
@@ -39,12 +38,15 @@ class Int8Matrix:
         half = inputs.to(torch.bfloat16)
         if len(half) > _MAX_KERNEL_ROWS:
             dense = self.words.to(torch.bfloat16)
-            return (F.linear(half, dense) * self.scales).to(inputs.dtype)
+            return (many_rows(half, dense.t()) * self.scales).to(inputs.dtype)
+        half = half.contiguous()
+        if len(half) <= _KERNEL_ROWS:
+            return torch._weight_int8pack_mm(half, self.words, self.scales).to(inputs.dtype)
         parts = [
-            torch._weight_int8pack_mm(part.contiguous(), self.words, self.scales)
+            torch._weight_int8pack_mm(part, self.words, self.scales)
             for part in half.split(_KERNEL_ROWS)
         ]
-        return (parts[0] if len(parts) == 1 else torch.cat(parts)).to(inputs.dtype)
+        return torch.cat(parts).to(inputs.dtype)
 
 
 class MatrixLinear(nn.Module):

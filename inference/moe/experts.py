@@ -9,6 +9,7 @@ were loaded in.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -43,17 +44,22 @@ class OffloadedExperts(nn.Module):
         products.
         """
         pairs = self.cache.fetch(self.layer, topk_ids[0].tolist())
-        gate_up = torch.cat([_product(hidden_states, gate_up) for gate_up, _ in pairs])
+        # Packed matrices take and give bf16: the one row is converted once for all experts.
+        packed = isinstance(pairs[0][0], PackedMatrix)
+        row = hidden_states.to(torch.bfloat16) if packed else hidden_states
+        gate_up = torch.cat([_product(row, gate_up) for gate_up, _ in pairs])
+        gate_up = gate_up.to(hidden_states.dtype)
         gate = gate_up[:, : self._intermediate_size]
         up = gate_up[:, self._intermediate_size :]
         inner = self._act_fn(gate) * up * topk_weights.t()
+        if packed:
+            rows = inner.to(torch.bfloat16).split(1)
+            parts = [_product(row, down) for row, (_, down) in zip(rows, pairs, strict=True)]
+            return torch.cat(parts).to(hidden_states.dtype).sum(0, keepdim=True)
         output = _product(inner[:1], pairs[0][1])
-        for row in range(1, len(pairs)):
-            down = pairs[row][1]
-            if isinstance(down, PackedMatrix):
-                output += down.product(inner[row : row + 1])
-            else:
-                output = torch.addmm(output, inner[row : row + 1], down)
+        for number in range(1, len(pairs)):
+            down: Any = pairs[number][1]
+            output = torch.addmm(output, inner[number : number + 1], down)
         return output
 
     def _forward_many(

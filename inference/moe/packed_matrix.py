@@ -12,6 +12,7 @@ from __future__ import annotations
 from functools import cache
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from inference.checkpoint.int4 import PackedInt4
@@ -50,15 +51,16 @@ class PackedMatrix:
         """``inputs`` [n, columns] times the transpose: [n, rows] in the dtype of ``inputs``."""
         half = inputs.to(torch.bfloat16)
         if len(half) > _MAX_PACKED_ROWS:
-            return (half @ self.dense_transpose()).to(inputs.dtype)
-        parts = [
-            torch.ops.aten._weight_int4pack_mm_for_cpu(
-                part, self.words, self.group_size, self.scales_zeros
-            )
-            for part in half.split(_KERNEL_ROWS)
-        ]
-        product: Tensor = parts[0] if len(parts) == 1 else torch.cat(parts)
-        return product.to(inputs.dtype)
+            return many_rows(half, self.dense_transpose()).to(inputs.dtype)
+        if len(half) <= _KERNEL_ROWS:
+            return self._kernel(half).to(inputs.dtype)
+        return torch.cat([self._kernel(part) for part in half.split(_KERNEL_ROWS)]).to(inputs.dtype)
+
+    def _kernel(self, half: Tensor) -> Tensor:
+        product: Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(
+            half, self.words, self.group_size, self.scales_zeros
+        )
+        return product
 
     def dense_transpose(self) -> Tensor:
         """bf16 [columns, rows]."""
@@ -68,8 +70,23 @@ class PackedMatrix:
         dense[:, :, 0] = (blocks & 0xF).transpose(0, 1)
         dense[:, :, 1] = (blocks >> 4).transpose(0, 1)
         groups = dense.view(-1, self.group_size, self.rows)
-        groups.sub_(8.0).mul_(self.scales_zeros[:, :, 0].unsqueeze(1))
+        scales = self.scales_zeros[:, :, 0].contiguous()  # a strided factor costs 7x the time
+        groups.sub_(8.0).mul_(scales.unsqueeze(1))
         return dense.view(self.columns, self.rows)
+
+
+def many_rows(inputs: Tensor, weight_t: Tensor) -> Tensor:
+    """``inputs`` [n, columns] @ ``weight_t``, rows filled up to a round number.
+
+    oneDNN generates code for every new n, which takes longer than the product does; how many
+    tokens an expert gets differs every time.
+    """
+    count = len(inputs)
+    step = 32 if count <= 256 else 256
+    padding = -count % step
+    if not padding:
+        return inputs @ weight_t
+    return (F.pad(inputs, (0, 0, 0, padding)) @ weight_t)[:count]
 
 
 def is_supported(rows: int, columns: int, group_size: int) -> bool:
