@@ -17,7 +17,7 @@ from typing import Any
 from flask import Blueprint, Response
 
 from app.boundary import error_json, json_response, read_body
-from app.intake import Intake
+from app.intake import Intake, Taken
 from app.log import fields
 from app.store.app_state import AppState
 from app.store.gate import Gate
@@ -135,11 +135,12 @@ class AdminApi:
         return {
             "alerts": [{"app": app, **asdict(alert)} for app, alert in alerts.items()],
             "queued": self.gate.queued(),
+            "sending_held": bool(self.app_state.held_since_ms(self.corp_id, self.agent_id)),
             "counters": dict(self.counts()),
         }
 
-    def queue(self, message: TestMessage) -> str:
-        """Queue ``message`` as if the user had sent it; the turn id. Raises ``RedisError``."""
+    def submit(self, message: TestMessage) -> Taken:
+        """Take ``message`` as if the user had sent it. Raises ``RedisError``."""
         turn_id = uuid.uuid4().hex
         inbound = InboundMessage(
             corp_id=self.corp_id,
@@ -155,7 +156,7 @@ class AdminApi:
             "test message queued",
             extra=fields(turn_id=turn_id, outcome=taken.outcome, dry_run=message.dry_run),
         )
-        return taken.turn_id
+        return taken
 
 
 def blueprint(api: AdminApi) -> Blueprint:
@@ -169,8 +170,8 @@ def blueprint(api: AdminApi) -> Blueprint:
 
     @routes.post("/test-message")
     def test_message() -> Response:
-        turn_id = api.queue(parse_test_message(read_body()))
-        return json_response({"turn_id": turn_id}, 202)
+        taken = api.submit(parse_test_message(read_body()))
+        return json_response({"turn_id": taken.turn_id}, 202)
 
     @routes.get("/status")
     def show_status() -> Response:
