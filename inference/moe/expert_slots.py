@@ -150,7 +150,6 @@ class ExpertSlots:
             next_router=self._routers[index + 1] if predicts else None,
         )
         moe.select(self.library, self.tables, index, positions, sequence_slots, self._settings)
-        self.prefetcher.fork(index + 1)
         joined = self.prefetcher.join(index)
         shape = self.arena.shape
         sizes = {
@@ -169,6 +168,8 @@ class ExpertSlots:
             pdl=not joined,
             **sizes,
         )
+        # From here on this layer reads nothing from the host: the link is the prefetch's.
+        self.prefetcher.fork(index + 1)
         moe.down(
             self.library,
             self.tables,
