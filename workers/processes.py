@@ -10,8 +10,10 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
 
 from app.dispatch import SEND_QUEUE, TURNS_QUEUE, Dispatcher, make_celery
 from app.log import fields
@@ -33,7 +35,16 @@ log = logging.getLogger(__name__)
 SEND_THREADS = 8
 BROKEN_STATUS = 1
 
-AgentBuilder = Callable[[Settings], AbstractContextManager[Agent]]
+
+@dataclass(frozen=True)
+class LoadedAgent:
+    """An agent that is ready, and what its process tells of itself at every heartbeat."""
+
+    agent: Agent
+    facts: Callable[[], Mapping[str, Any]] = dict
+
+
+AgentBuilder = Callable[[Settings], AbstractContextManager[LoadedAgent]]
 
 
 def serve_turns(
@@ -55,11 +66,11 @@ def serve_turns(
     with (
         connect(settings.redis_url) as client,
         Metrics(client) as metrics,
-        build_agent(settings) as agent,
+        build_agent(settings) as loaded,
     ):
         runner = TurnRunner(
             client,
-            agent,
+            loaded.agent,
             limits
             or TurnLimits(
                 settings.turn_timeout_s,
@@ -73,7 +84,7 @@ def serve_turns(
             metrics=metrics,
         )
         register_wake(app, runner.drain)
-        with Presence(client, "turns", lambda: {"model": settings.model_dir.name}):
+        with Presence(client, "turns", loaded.facts):
             log.info("turn worker ready", extra=fields(threads=settings.max_num_seqs))
             serve(app, TURNS_QUEUE, settings.max_num_seqs)
     return BROKEN_STATUS if broken.is_set() else 0

@@ -26,6 +26,8 @@ from tools.search import SearchTool, titles_of
 from tools.sql import SqlTool
 from workers.agent.context import system_prompt
 from workers.agent.loop import Agent, Limits
+from workers.engine_facts import EngineFacts
+from workers.processes import LoadedAgent
 from workers.rights import tool_rights
 
 log = logging.getLogger(__name__)
@@ -34,7 +36,7 @@ WARM_UP_S = 60.0
 
 
 @contextmanager
-def build_agent(settings: Settings) -> Iterator[Agent]:
+def build_agent(settings: Settings) -> Iterator[LoadedAgent]:
     """Load the model, open the tools, and answer one question nobody asked to warm both up.
 
     Raises ``SettingsError`` naming the variable behind a model, database or document folder that
@@ -87,6 +89,6 @@ def build_agent(settings: Settings) -> Iterator[Agent]:
             agent.run("你好", user="warm-up", deadline_s=time.monotonic() + WARM_UP_S)
             took_s = round(time.monotonic() - started, 1)
             log.info("agent ready", extra=fields(model=settings.model_dir.name, seconds=took_s))
-            yield agent
+            yield LoadedAgent(agent, EngineFacts(settings.model_dir.name, lambda: llm.stats))
     finally:
         registry.close()
