@@ -1,154 +1,214 @@
 // The experts for many tokens at once: a grouped product over tokens sorted by expert. INT4
-// weights become halves in shared memory and meet the activations in the tensor cores; models in
-// fp32 (tests) take the kernels named _float. Knows nothing of routing, slots or staging: weights
-// lie at `addresses[expert]`, laid out as moe_experts.cu says.
+// weights become halves in the registers of the lane that multiplies them in the tensor cores;
+// models in fp32 (tests) take the kernels named _float. Also the copies of the experts that few
+// tokens touch. Knows nothing of routing or slots: the weights of expert `experts[i]` lie at
+// `addresses[i]`, laid out as moe_experts.cu says; a negative number stands for no expert.
 //
 // `order` lists the pairs (token * k + rank) sorted by expert, `offsets[e]` is the first of expert
 // e. `inner` is indexed by the place in `order`, `outputs` by pair.
 #include "moe_dot.cuh"
 
 #define THREADS 128
-#define TILE 64    // tokens, and rows of weights, of one step
-#define STEP 32    // columns that one step multiplies: one 16-byte load of INT4
-#define CHUNK 8    // 16-byte loads of a row that are fetched together: 128 contiguous bytes
-#define STRIDE 40  // halves of a row in shared memory; 20 words apart: no bank conflicts
+#define TILE 64    // tokens of one pass over the weights
+#define CHUNK 128  // columns that are multiplied between two barriers: 32 by each lane of a row
+#define PIECES (TILE * CHUNK / 8 / THREADS)  // 16-byte pieces of a tile that a thread brings
+#define MAX_EXPERTS 512
 
-// Eight INT4 weights as halves of (level * scale), rounded once.
-__device__ __forceinline__ uint4 eight_halves(unsigned word, float scale) {
-    const unsigned high = word >> 16;
-    const float a = scale * 0.0625f, b = scale * 0.00390625f, c = scale * 0.000244140625f;
-    return make_uint4(float2_to_half2(nibble<0>(word) * scale, nibble<1>(word) * a),
-                      float2_to_half2(nibble<2>(word) * b, nibble<3>(word) * c),
-                      float2_to_half2(nibble<0>(high) * scale, nibble<1>(high) * a),
-                      float2_to_half2(nibble<2>(high) * b, nibble<3>(high) * c));
+// a * b + c of two halves each.
+__device__ __forceinline__ unsigned half2_fma(unsigned a, unsigned b, unsigned c) {
+#ifdef HUTONG_EMULATED
+    const float2 x = half2_to_float2(a), y = half2_to_float2(b), z = half2_to_float2(c);
+    return float2_to_half2(x.x * y.x + z.x, x.y * y.y + z.y);
+#else
+    unsigned d;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+#endif
 }
 
-struct Tiles {
-    uint4 words[TILE][CHUNK + 1];
-    unsigned short tokens[TILE * STRIDE];
-    unsigned short weights[TILE * STRIDE];
-};
+__device__ __forceinline__ unsigned word_of(uint4 v, int i) {
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
 
-// One block: TILE rows of the weights of one expert times all its tokens. Row r of the tile is row
-// row_of(r) of the matrix; for gate_up the second half of a tile are up rows.
-template <bool gate_up>
-__device__ __forceinline__ void multiply(const unsigned char* words, const unsigned short* scales,
-                                         const unsigned short* inputs, unsigned short* outputs,
-                                         const int* order, int begin, int end, int rows,
-                                         int columns, int group_size, int k) {
-    __shared__ Tiles tiles;
-    DYNAMIC_SHARED(unsigned short, row_scales);  // [TILE][columns / group_size]
-    const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32;
-    const int warp_tokens = warp % 2 * 32, warp_rows = warp / 2;
-    const int group = lane / 4, pair = lane % 4;
-    const int units = columns / STEP, groups = columns / group_size;
-    const int first = blockIdx.x * (gate_up ? TILE / 2 : TILE);
-    const int half_rows = gate_up ? TILE / 2 : TILE;
-    // Row of the matrix of row r of the tile.
-    auto row_of = [&](int r) { return first + r % half_rows + (r / half_rows) * rows; };
-    for (int i = tid; i < TILE * groups; i += THREADS)
-        row_scales[i] = scales[static_cast<u64>(row_of(i / groups)) * groups + i % groups];
+// Eight INT4 weights as halves of (level * scale), rounded once; in pairs of columns (0, 4),
+// (1, 5), (2, 6), (3, 7). A nibble under the exponent of 1024 is 1024 + nibble, or + 16 nibble.
+__device__ __forceinline__ void widen(unsigned word, unsigned scale, unsigned w[4]) {
+    const unsigned both = scale | scale << 16;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const unsigned low = (word & 0x000f000fu) | 0x64006400u;
+        const unsigned high = (word & 0x00f000f0u) | 0x64006400u;
+        w[2 * i] = half2_fma(half2_fma(low, 0x3c003c00u, 0xe408e408u), both, 0);       // 1, -1032
+        w[2 * i + 1] = half2_fma(half2_fma(high, 0x2c002c00u, 0xd480d480u), both, 0);  // 1/16, -72
+        word >>= 8;
+    }
+}
 
-    for (int base = begin; base < end; base += TILE) {
-        float sums[2][4][4];
-#pragma unroll
-        for (int i = 0; i < 32; ++i) sums[i / 16][i / 4 % 4][i % 4] = 0.0f;
-        for (int chunk = 0; chunk < units; chunk += CHUNK) {
-            const int width = min(CHUNK, units - chunk);
-            uint4 loaded[TILE * CHUNK / THREADS];
-#pragma unroll
-            for (int t = 0; t < TILE * CHUNK / THREADS; ++t) {
-                const int row = (tid + t * THREADS) / CHUNK, unit = tid % CHUNK;
-                if (unit < width)
-                    loaded[t] = load_16(
-                        words + (static_cast<u64>(row_of(row)) * units + chunk + unit) * 16);
-            }
-            __syncthreads();  // the chunk before is no longer read
-#pragma unroll
-            for (int t = 0; t < TILE * CHUNK / THREADS; ++t)
-                if (tid % CHUNK < width)
-                    tiles.words[(tid + t * THREADS) / CHUNK][tid % CHUNK] = loaded[t];
-            for (int step = 0; step < width; ++step) {
-                uint4 rows_in[2];
-#pragma unroll
-                for (int t = 0; t < 2; ++t) {
-                    const int row = (tid + t * THREADS) / 4, place = base + row;
-                    rows_in[t] = make_uint4(0, 0, 0, 0);
-                    if (place < end) {
-                        const int source = gate_up ? order[place] / k : place;
-                        rows_in[t] = load_16(inputs + static_cast<u64>(source) * columns +
-                                             (chunk + step) * STEP + tid % 4 * 8);
-                    }
-                }
-                __syncthreads();  // words are there, the step before is multiplied
-#pragma unroll
-                for (int t = 0; t < 2; ++t)
-                    store_16(tiles.tokens + (tid + t * THREADS) / 4 * STRIDE + tid % 4 * 8,
-                             rows_in[t]);
-                {
-                    const int row = tid / 2;
-                    const uint4 packed = tiles.words[row][step];
-                    const float scale = half_to_float(
-                        row_scales[row * groups + (chunk + step) * STEP / group_size]);
-                    unsigned short* target = tiles.weights + row * STRIDE + tid % 2 * 16;
-                    store_16(target, eight_halves(tid % 2 ? packed.z : packed.x, scale));
-                    store_16(target + 8, eight_halves(tid % 2 ? packed.w : packed.y, scale));
-                }
-                __syncthreads();
-#pragma unroll
-                for (int part = 0; part < STEP; part += 16) {
-                    unsigned a[2][4];
-#pragma unroll
-                    for (int m = 0; m < 2; ++m) {
-                        const unsigned* row = reinterpret_cast<const unsigned*>(
-                            tiles.tokens + (warp_tokens + m * 16 + group) * STRIDE + part);
-                        a[m][0] = row[pair];
-                        a[m][1] = row[8 * STRIDE / 2 + pair];
-                        a[m][2] = row[pair + 4];
-                        a[m][3] = row[8 * STRIDE / 2 + pair + 4];
-                    }
-#pragma unroll
-                    for (int n = 0; n < 4; ++n) {
-                        const int tile_row = gate_up ? n / 2 * 32 + warp_rows * 16 + n % 2 * 8
-                                                     : warp_rows * 32 + n * 8;
-                        const unsigned* row = reinterpret_cast<const unsigned*>(
-                            tiles.weights + (tile_row + group) * STRIDE + part);
-                        const unsigned b[2] = {row[pair], row[pair + 4]};
-                        mma_16x8x16(sums[0][n], a[0], b);
-                        mma_16x8x16(sums[1][n], a[1], b);
-                    }
-                }
-            }
-        }
+// Eight inputs in the order of the columns that widen() gives.
+__device__ __forceinline__ uint4 by_pairs(uint4 v) {
+    return make_uint4((v.x & 0xffffu) | v.z << 16, v.x >> 16 | (v.z & 0xffff0000u),
+                      (v.y & 0xffffu) | v.w << 16, v.y >> 16 | (v.w & 0xffff0000u));
+}
+
+// Where one lane finds its weights: rows 2 group and 2 group + 1 of two tiles of 16 rows. The
+// lanes `pair` of a row own 32 columns each of a chunk, one 16-byte load.
+struct LaneRows {
+    const unsigned char* words;
+    const unsigned short* scales;
+    int row, step;  // the first row; from a row of the first tile to that of the second
+    int units, groups, units_per_group;
+
+    __device__ __forceinline__ void fetch(int unit, uint4 values[4], unsigned factors[4]) const {
+        const bool inside = unit < units;
+        const int group = unit / units_per_group;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            const int m = i / 2, upper = i % 2 * 2;
-            const int place = base + warp_tokens + m * 16 + i % 2 * 8 + group;
-            if (place >= end) continue;
-            const u64 target = static_cast<u64>(gate_up ? place : order[place]) * rows;
+            const int at = row + i % 2 + i / 2 * step;
+            values[i] = inside ? load_16(words + (at * units + unit) * 16) : make_uint4(0, 0, 0, 0);
+            factors[i] = inside ? scales[at * groups + group] : 0;
+        }
+    }
+};
+
+// Inputs of TILE tokens at CHUNK columns, twice: one is multiplied while the other is filled.
+// Piece (p, w), the w-th 8 columns of the 32 of lanes p, of token t is number 4 (w ^ t % 2) + p
+// of the token's 16: eight lanes that read together meet all banks.
+struct Inputs {
+    uint4 pieces[2][TILE * CHUNK / 8];
+    int sources[TILE];  // row of the inputs, negative: none
+};
+
+__device__ __forceinline__ int piece_at(int token, int p, int w) {
+    return token * (CHUNK / 8) + (w ^ (token & 1)) * 4 + p;
+}
+
+__device__ __forceinline__ void fetch_inputs(const Inputs& tile, const unsigned short* inputs,
+                                             int columns, int chunk, int count,
+                                             uint4 pieces[PIECES]) {
+    const int column = chunk * CHUNK + threadIdx.x % 16 * 8;
 #pragma unroll
-            for (int n = 0; n < (gate_up ? 2 : 4); ++n) {
-                float low = sums[m][n][upper], high = sums[m][n][upper + 1];
-                if (gate_up) {
-                    low = silu(low) * sums[m][n + 2][upper];
-                    high = silu(high) * sums[m][n + 2][upper + 1];
+    for (int t = 0; t < PIECES; ++t) {
+        if (t / 2 * 16 >= count) break;
+        const int source = tile.sources[t * 8 + threadIdx.x / 16];
+        pieces[t] = make_uint4(0, 0, 0, 0);
+        if (source >= 0 && column < columns)
+            pieces[t] = load_16(inputs + static_cast<u64>(source) * columns + column);
+    }
+}
+
+__device__ __forceinline__ void keep_inputs(uint4* tile, int count, const uint4 pieces[PIECES]) {
+    const int piece = threadIdx.x % 16;
+#pragma unroll
+    for (int t = 0; t < PIECES; ++t) {
+        if (t / 2 * 16 >= count) break;
+        tile[piece_at(t * 8 + threadIdx.x / 16, piece / 4, piece % 4)] = by_pairs(pieces[t]);
+    }
+}
+
+// sums[m][n] += the lane's rows of tile m times tokens 8 n ..., over one chunk. Tokens go by 16:
+// what lies behind the last is zero.
+__device__ __forceinline__ void multiply_chunk(const uint4 words[4], const unsigned scales[4],
+                                               const uint4* tile, int count, float sums[2][8][4]) {
+    const int group = threadIdx.x % 32 / 4, pair = threadIdx.x % 4;
+#pragma unroll
+    for (int w = 0; w < 4; ++w) {
+        unsigned rows[4][4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) widen(word_of(words[i], w), scales[i], rows[i]);
+#pragma unroll
+        for (int n = 0; n < TILE / 8; n += 2) {
+            if (n * 8 >= count) break;
+            uint4 in[2];
+#pragma unroll
+            for (int i = 0; i < 2; ++i) in[i] = tile[piece_at((n + i) * 8 + group, pair, w)];
+            // Products onto the same sums lie far apart: each waits for the one before.
+#pragma unroll
+            for (int part = 0; part < 4; part += 2) {
+#pragma unroll
+                for (int i = 0; i < 4; ++i) {
+                    const unsigned* even = rows[i / 2 * 2] + part;
+                    const unsigned* odd = rows[i / 2 * 2 + 1] + part;
+                    const unsigned a[4] = {even[0], odd[0], even[1], odd[1]};
+                    const unsigned b[2] = {word_of(in[i % 2], part), word_of(in[i % 2], part + 1)};
+                    mma_16x8x16(sums[i / 2][n + i % 2], a, b);
                 }
-                const int column = first + (gate_up ? warp_rows * 16 : warp_rows * 32) + n * 8;
-                reinterpret_cast<unsigned*>(outputs + target + column)[pair] =
-                    float2_to_half2(low, high);
             }
         }
     }
 }
 
-// inner half [pairs, intermediate] = silu(gate) * up. Grid: (intermediate / 32, experts).
+// One block: rows of the weights of one expert times its tokens, TILE at a time; blocks of other
+// z take other tiles. A warp multiplies 32 rows: of gate_up 16 gate rows and their up rows.
+template <bool gate_up>
+__device__ __forceinline__ void multiply(const unsigned char* words, const unsigned short* scales,
+                                         const unsigned short* inputs, unsigned short* outputs,
+                                         const int* order, int begin, int end, int rows,
+                                         int columns, int group_size, int k) {
+    __shared__ Inputs tile;
+    const int tid = threadIdx.x, group = tid % 32 / 4, pair = tid % 4;
+    const int wanted = (blockIdx.x * (THREADS / 32) + tid / 32) * (gate_up ? 16 : 32);
+    const int first = min(wanted, rows - (gate_up ? 16 : 32));  // past the end: once more, unused
+    const LaneRows lane = {words, scales, first + 2 * group, gate_up ? rows : 16, columns / 32,
+                           columns / group_size, group_size / 32};
+    const int chunks = (columns + CHUNK - 1) / CHUNK;
+
+    for (int base = begin + blockIdx.z * TILE; base < end; base += gridDim.z * TILE) {
+        const int count = min(end - base, TILE);
+        uint4 now[4], next[4], pieces[PIECES];
+        unsigned factors[4], next_factors[4];
+        lane.fetch(pair, now, factors);
+        if (tid < TILE) {
+            const int place = base + tid;
+            tile.sources[tid] = place >= end ? -1 : gate_up ? order[place] / k : place;
+        }
+        __syncthreads();
+        fetch_inputs(tile, inputs, columns, 0, count, pieces);
+        keep_inputs(tile.pieces[0], count, pieces);
+        __syncthreads();
+        float sums[2][8][4];
+#pragma unroll
+        for (int i = 0; i < 64; ++i) sums[i / 32][i / 4 % 8][i % 4] = 0.0f;
+        for (int chunk = 0; chunk < chunks; ++chunk) {
+            const bool more = chunk + 1 < chunks;
+            if (more) {
+                lane.fetch((chunk + 1) * 4 + pair, next, next_factors);
+                fetch_inputs(tile, inputs, columns, chunk + 1, count, pieces);
+            }
+            multiply_chunk(now, factors, tile.pieces[chunk % 2], count, sums);
+            if (!more) break;
+            keep_inputs(tile.pieces[(chunk + 1) % 2], count, pieces);
+            __syncthreads();
+#pragma unroll
+            for (int i = 0; i < 4; ++i) now[i] = next[i], factors[i] = next_factors[i];
+        }
+        if (first != wanted) continue;
+#pragma unroll
+        for (int i = 0; i < TILE / 4; ++i) {
+            const int n = i / 2, which = i % 2, place = base + n * 8 + 2 * pair + which;
+            if (place >= end) continue;
+            const u64 target = static_cast<u64>(gate_up ? place : order[place]) * rows + first;
+            unsigned* out = reinterpret_cast<unsigned*>(outputs + target) + group;
+            float even = sums[0][n][which], odd = sums[0][n][which + 2];
+            if (gate_up) {
+                even = silu(even) * sums[1][n][which];
+                odd = silu(odd) * sums[1][n][which + 2];
+            } else {
+                out[8] = float2_to_half2(sums[1][n][which], sums[1][n][which + 2]);
+            }
+            out[0] = float2_to_half2(even, odd);
+        }
+    }
+}
+
+// inner half [pairs, intermediate] = silu(gate) * up. Grid: (ceil(intermediate / 64), experts, z).
 extern "C" __global__ void __launch_bounds__(THREADS)
-prefill_gate_up(const u64* addresses, const int* offsets, const int* order,
-                const unsigned short* hidden_states, unsigned short* inner, int first_expert,
-                int k, int hidden, int intermediate, int group_size) {
+prefill_gate_up(const u64* addresses, const int* experts, const int* offsets, const int* order,
+                const unsigned short* hidden_states, unsigned short* inner, int k, int hidden,
+                int intermediate, int group_size) {
     grid_launch_dependents();
     grid_dependency_wait();
-    const int expert = first_expert + blockIdx.y;
+    const int expert = experts[blockIdx.y];
+    if (expert < 0) return;
     const int begin = offsets[expert], end = offsets[expert + 1];
     if (begin == end) return;
     const unsigned char* blob = reinterpret_cast<const unsigned char*>(addresses[blockIdx.y]);
@@ -157,14 +217,15 @@ prefill_gate_up(const u64* addresses, const int* offsets, const int* order,
                    order, begin, end, intermediate, hidden, group_size, k);
 }
 
-// outputs half [pairs, hidden] = down_proj inner. Grid: (hidden / 64, experts).
+// outputs half [pairs, hidden] = down_proj inner. Grid: (ceil(hidden / 128), experts, z).
 extern "C" __global__ void __launch_bounds__(THREADS)
-prefill_down(const u64* addresses, const int* offsets, const int* order,
-             const unsigned short* inner, unsigned short* outputs, int first_expert, int k,
-             int hidden, int intermediate, int group_size) {
+prefill_down(const u64* addresses, const int* experts, const int* offsets, const int* order,
+             const unsigned short* inner, unsigned short* outputs, int k, int hidden,
+             int intermediate, int group_size) {
     grid_launch_dependents();
     grid_dependency_wait();
-    const int expert = first_expert + blockIdx.y;
+    const int expert = experts[blockIdx.y];
+    if (expert < 0) return;
     const int begin = offsets[expert], end = offsets[expert + 1];
     if (begin == end) return;
     const unsigned char* blob = reinterpret_cast<const unsigned char*>(addresses[blockIdx.y]);
@@ -173,6 +234,50 @@ prefill_down(const u64* addresses, const int* offsets, const int* order,
     const unsigned char* scales = words + static_cast<u64>(intermediate) * hidden / 2;
     multiply<false>(words, reinterpret_cast<const unsigned short*>(scales), inner, outputs, order,
                     begin, end, hidden, intermediate, group_size, k);
+}
+
+// Of the experts with tokens: `missing` lists those without a slot, then -1; `resident[e]` is e
+// for those with one, else -1. One block.
+extern "C" __global__ void __launch_bounds__(THREADS)
+prefill_sort_experts(const int* offsets, const int* slot_of, int* missing, int* resident,
+                     int num_experts) {
+    __shared__ int is_missing[MAX_EXPERTS];
+    grid_launch_dependents();
+    grid_dependency_wait();
+    for (int e = threadIdx.x; e < num_experts; e += THREADS) {
+        const bool touched = offsets[e + 1] > offsets[e], has_slot = slot_of[e] >= 0;
+        is_missing[e] = touched && !has_slot;
+        resident[e] = touched && has_slot ? e : -1;
+        missing[e] = -1;
+    }
+    __syncthreads();
+    for (int e = threadIdx.x; e < num_experts; e += THREADS) {
+        int before = 0;
+        for (int i = 0; i < e; ++i) before += is_missing[i];
+        if (is_missing[e]) missing[before] = e;
+    }
+}
+
+// Copies each expert of a layer that is listed to its target. Grid: (blocks an expert, experts).
+extern "C" __global__ void __launch_bounds__(256)
+prefill_gather(const int* experts, const u64* targets, u64 layer, int blob_bytes) {
+    grid_launch_dependents();
+    grid_dependency_wait();
+    const int expert = experts[blockIdx.y];
+    if (expert < 0) return;
+    const unsigned char* source = reinterpret_cast<const unsigned char*>(
+        layer + static_cast<u64>(expert) * blob_bytes);
+    unsigned char* target = reinterpret_cast<unsigned char*>(targets[blockIdx.y]);
+    const int units = blob_bytes / 16, stride = gridDim.x * blockDim.x;
+    for (int base = blockIdx.x * blockDim.x + threadIdx.x; base < units; base += 8 * stride) {
+        uint4 part[8];
+#pragma unroll
+        for (int t = 0; t < 8; ++t)
+            if (base + t * stride < units) part[t] = load_16(source + (base + t * stride) * 16ull);
+#pragma unroll
+        for (int t = 0; t < 8; ++t)
+            if (base + t * stride < units) store_16(target + (base + t * stride) * 16ull, part[t]);
+    }
 }
 
 // One row of INT4 weights times fp32 inputs, column after column.
@@ -188,12 +293,13 @@ __device__ __forceinline__ float dot_row(const unsigned* words, const unsigned s
 
 // As prefill_gate_up in fp32. Grid: (ceil(intermediate / 128), experts).
 extern "C" __global__ void __launch_bounds__(THREADS)
-prefill_gate_up_float(const u64* addresses, const int* offsets, const int* order,
-                      const float* hidden_states, float* inner, int first_expert, int k,
+prefill_gate_up_float(const u64* addresses, const int* experts, const int* offsets,
+                      const int* order, const float* hidden_states, float* inner, int k,
                       int hidden, int intermediate, int group_size) {
     grid_launch_dependents();
     grid_dependency_wait();
-    const int expert = first_expert + blockIdx.y, row = blockIdx.x * THREADS + threadIdx.x;
+    const int expert = experts[blockIdx.y], row = blockIdx.x * THREADS + threadIdx.x;
+    if (expert < 0) return;
     const unsigned* words = reinterpret_cast<const unsigned*>(addresses[blockIdx.y]);
     const unsigned short* scales =
         reinterpret_cast<const unsigned short*>(words + static_cast<u64>(intermediate) * hidden / 4);
@@ -211,12 +317,13 @@ prefill_gate_up_float(const u64* addresses, const int* offsets, const int* order
 
 // As prefill_down in fp32. Grid: (ceil(hidden / 128), experts).
 extern "C" __global__ void __launch_bounds__(THREADS)
-prefill_down_float(const u64* addresses, const int* offsets, const int* order, const float* inner,
-                   float* outputs, int first_expert, int k, int hidden, int intermediate,
+prefill_down_float(const u64* addresses, const int* experts, const int* offsets, const int* order,
+                   const float* inner, float* outputs, int k, int hidden, int intermediate,
                    int group_size) {
     grid_launch_dependents();
     grid_dependency_wait();
-    const int expert = first_expert + blockIdx.y, row = blockIdx.x * THREADS + threadIdx.x;
+    const int expert = experts[blockIdx.y], row = blockIdx.x * THREADS + threadIdx.x;
+    if (expert < 0) return;
     const unsigned char* blob = reinterpret_cast<const unsigned char*>(addresses[blockIdx.y]);
     const unsigned char* begin = blob + static_cast<u64>(intermediate) * hidden +
                                  4ull * intermediate * (hidden / group_size);

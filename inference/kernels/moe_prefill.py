@@ -5,6 +5,7 @@ Owns grids and the order of arguments of ``moe_prefill.cu``. Knows nothing of wh
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     from inference.kernels.library import KernelLibrary
 
 _SOURCE = "moe_prefill.cu"
-_TILE = 64
+_TILE = 64  # tokens that one block multiplies at a time
+_MAX_TILES = 4  # blocks that share the tokens of one expert
+_COPY_BLOCKS = 4  # blocks that copy one expert: 128 KiB of reads in flight
 
 
 @dataclass(frozen=True)
@@ -46,24 +49,25 @@ def run_experts(
     pairs: SortedPairs,
     hidden: Tensor,
     *,
+    experts: Tensor,
     addresses: Tensor,
-    first_expert: int,
     inner: Tensor,
     outputs: Tensor,
     pdl: bool,
 ) -> None:
-    """Outputs of experts ``first_expert`` ... for all their tokens.
+    """Outputs of some experts for all their tokens.
 
-    ``addresses`` int64 [experts]: where their blobs lie. ``hidden`` [tokens, hidden] and the
-    results ``inner`` [pairs, intermediate], ``outputs`` [pairs, hidden] are all fp16 or all fp32.
-    ``pdl`` must be False when the blobs come from another stream.
+    ``experts`` int32 [n], negative for none; ``addresses`` int64 [n]: where their blobs lie.
+    ``hidden`` [tokens, hidden] and the results ``inner`` [pairs, intermediate], ``outputs``
+    [pairs, hidden] are all fp16 or all fp32. ``pdl`` must be False when the blobs come from
+    another stream.
     """
     half = hidden.dtype == torch.float16
     suffix = "" if half else "_float"
-    up_tile, down_tile = (_TILE // 2, _TILE) if half else (128, 128)
-    experts = addresses.shape[0]
+    up_tile, down_tile = (64, 128) if half else (128, 128)
+    tiles = min(-(-hidden.shape[0] // _TILE), _MAX_TILES) if half else 1
+    count = experts.shape[0]
     sizes = [
-        first_expert,
         pairs.num_experts_per_tok,
         shape.hidden_size,
         shape.intermediate_size,
@@ -72,19 +76,49 @@ def run_experts(
     library.launch(
         _SOURCE,
         f"prefill_gate_up{suffix}",
-        grid=(-(-shape.intermediate_size // up_tile), experts, 1),
+        grid=(-(-shape.intermediate_size // up_tile), count, tiles),
         block=(128, 1, 1),
-        args=[addresses, pairs.offsets, pairs.order, hidden, inner, *sizes],
-        shared_bytes=2 * _TILE * (shape.hidden_size // shape.group_size) if half else 0,
+        args=[addresses, experts, pairs.offsets, pairs.order, hidden, inner, *sizes],
         pdl=pdl,
     )
     library.launch(
         _SOURCE,
         f"prefill_down{suffix}",
-        grid=(-(-shape.hidden_size // down_tile), experts, 1),
+        grid=(-(-shape.hidden_size // down_tile), count, tiles),
         block=(128, 1, 1),
-        args=[addresses, pairs.offsets, pairs.order, inner, outputs, *sizes],
-        shared_bytes=2 * _TILE * (shape.intermediate_size // shape.group_size) if half else 0,
+        args=[addresses, experts, pairs.offsets, pairs.order, inner, outputs, *sizes],
+    )
+
+
+def sort_experts(
+    library: KernelLibrary, pairs: SortedPairs, slot_of: Tensor, missing: Tensor, resident: Tensor
+) -> None:
+    """Split the experts with tokens by ``slot_of`` int32 [experts], negative where there is none.
+
+    ``missing`` int32 [experts] becomes the list of those without a slot, padded by -1;
+    ``resident`` int32 [experts] holds e at place e for those with one, else -1.
+    """
+    library.launch(
+        _SOURCE,
+        "prefill_sort_experts",
+        grid=(1, 1, 1),
+        block=(128, 1, 1),
+        args=[pairs.offsets, slot_of, missing, resident, slot_of.shape[0]],
+    )
+
+
+def gather(library: KernelLibrary, blobs: Tensor, experts: Tensor, targets: Tensor) -> None:
+    """Copy the ``experts`` int32 [n] of ``blobs`` uint8 [experts, blob] to ``targets`` int64 [n].
+
+    Negative ones are left out. ``blobs`` is host memory that the device can read.
+    """
+    library.launch(
+        _SOURCE,
+        "prefill_gather",
+        grid=(_COPY_BLOCKS, experts.shape[0], 1),
+        block=(256, 1, 1),
+        args=[experts, targets, ctypes.c_uint64(blobs.data_ptr()), blobs.shape[1]],
+        pdl=False,
     )
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from inference.kernels import moe_prefill, reference_moe
 from inference.kernels.library import KernelLibrary
+from inference.moe import expert_prefill
 from inference.moe.expert_slots import ExpertSlots
 from tests.inference.moe.slot_cases import Case, Sizes
 
@@ -45,8 +46,10 @@ def run(case: Case, slots: ExpertSlots, layer: int, *tensors: Tensor) -> Tensor:
         (Sizes(hidden=256, intermediate=128, experts=16, k=4, layers=1), 80),
         (Sizes(hidden=320, intermediate=96, experts=5, k=2, layers=1), 30),
         (Sizes(hidden=384, intermediate=256, group_size=128, experts=2, k=1, layers=1), 150),
+        (Sizes(experts=2, k=1, layers=1), 700),
+        (Sizes(hidden=128, intermediate=64, group_size=64, experts=3, k=3, layers=1), 17),
     ],
-    ids=["one", "tiny", "demo", "odd", "tiles"],
+    ids=["one", "tiny", "demo", "odd", "tiles", "more tiles than blocks", "ragged"],
 )
 def test_outputs_equal_the_reference(
     kernels: KernelLibrary, sizes: Sizes, num_tokens: int, dtype: torch.dtype
@@ -64,32 +67,57 @@ def test_outputs_equal_the_reference(
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-def test_streamed_and_in_place_give_the_same_bits(
-    kernels: KernelLibrary, dtype: torch.dtype
+def test_streamed_gathered_in_place_and_resident_give_the_same_bits(
+    kernels: KernelLibrary, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = Sizes(layers=3)
     case = Case(kernels, sizes)
-    streamed = [case.slots(2, staging_experts=count) for count in (1, 3, 4, 8)]
-    resident = case.slots(8)
-    for _ in range(10):
-        case.steps(resident, 1, 1)
-    pairs = 40 * sizes.k
-    assert streamed[0]._prefill.streams(0, pairs)
-    assert not streamed[0]._prefill.streams(0, sizes.experts - 1)
-    assert not resident._prefill.streams(0, pairs)
-    # Layers in order, then out of it: what was copied ahead is then of no use.
-    for layer in (0, 1, 2, 0, 2, 2, 1):
-        tensors = inputs(sizes, 40, dtype, layer)
+    staged = [case.slots(2, staging_experts=count) for count in (1, 3, 4, 8)]
+    resident, in_place = case.slots(8), case.slots(8)
+    for layer in range(3):
+        resident.warm_start(layer, range(8))
+        staged[0].warm_start(layer, [7, 2])
+    assert bool((resident.tables.slot_of >= 0).all())
+    assert bool((in_place.tables.slot_of < 0).all())
+    # Layers in order, then out of it: what was copied ahead is then of no use. Among many tokens
+    # some touch few experts.
+    for step, layer in enumerate((0, 1, 2, 0, 2, 2, 1)):
+        tensors = inputs(sizes, (40, 3, 1)[step % 3], dtype, layer)
         wanted = run(case, resident, layer, *tensors)
-        for slots in streamed:
-            assert torch.equal(run(case, slots, layer, *tensors), wanted)
+        assert torch.equal(run(case, in_place, layer, *tensors), wanted)
+        for pairs_an_expert in (0, 2, 1000):  # all streamed, as it is, all gathered
+            monkeypatch.setattr(expert_prefill, "STREAMING_PAIRS", pairs_an_expert)
+            for slots in staged:
+                assert torch.equal(run(case, slots, layer, *tensors), wanted)
 
 
-def test_resident_experts_are_not_copied(kernels: KernelLibrary) -> None:
+def test_many_pairs_stream(emulated_kernels: KernelLibrary) -> None:
+    case = Case(emulated_kernels)
+    few, all_fit = case.slots([2, 8])._prefill, case.slots(8)._prefill
+    assert few.streams(0, 2 * case.sizes.experts)
+    assert not few.streams(0, 2 * case.sizes.experts - 1)
+    assert not few.streams(1, 1000)
+    assert not all_fit.streams(0, 1000)
+
+
+def test_experts_are_split_by_slots(kernels: KernelLibrary) -> None:
+    # Experts 0 ... 299; every third has tokens, every second a slot.
+    ids = torch.arange(0, 300, 3, device=kernels.device).unsqueeze(1)
+    pairs = moe_prefill.SortedPairs.of(ids, 300)
+    experts = torch.arange(300, dtype=torch.int32, device=kernels.device)
+    missing, resident = torch.zeros_like(experts), torch.zeros_like(experts)
+    slot_of = experts % 2 * -6 + 5
+    moe_prefill.sort_experts(kernels, pairs, slot_of, missing, resident)
+    assert missing.tolist() == list(range(3, 300, 6)) + [-1] * 250
+    assert resident.tolist() == [e if e % 6 == 0 else -1 for e in range(300)]
+
+
+@pytest.mark.parametrize("num_tokens", [3, 40], ids=["gathered", "streamed"])
+def test_resident_experts_are_not_copied(kernels: KernelLibrary, num_tokens: int) -> None:
     sizes = Sizes(layers=2)
     case = Case(kernels, sizes)
     slots = case.slots(4, staging_experts=3)
-    first = inputs(sizes, 40, torch.float16)
+    first = inputs(sizes, num_tokens, torch.float16)
     wanted = [run(case, slots, layer, *first) for layer in range(2)]
     slots.warm_start(0, [1, 2, 3, 7])
     slots.warm_start(1, [0, 5])
