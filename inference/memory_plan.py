@@ -15,11 +15,14 @@ from inference.config import MIB, EngineConfig
 from inference.errors import MemoryPlanError
 from inference.geometry import ModelGeometry, matrix_bytes
 
-CONTEXT_BYTES = 560 * MIB
-"""CUDA context and loaded kernels of one process on a data-centre card; an engine on a GPU
-passes what it measured."""
+CONTEXT_BYTES = 720 * MIB
+"""CUDA context, kernels and libraries of one process on a data-centre card (685 with ours and
+cuBLAS, the rest for what prefill loads); an engine on a GPU passes what it measured."""
 MARGIN_BYTES = 104 * MIB
 """Left free for what no formula counts: rounding of the allocator, fragmentation."""
+OUTSIDE_MARGIN_BYTES = 40 * MIB
+"""The part of the margin that torch's allocator may not take: it may pass its cap by less than
+one segment of 20 MiB, and drivers differ in what they take besides."""
 PAGE_SIZE = 64
 BATCH_SIZES = (1, 2, 4, 8)
 PREFILL_STAGING_EXPERTS = 16
@@ -29,6 +32,9 @@ ATTENTION_SPLITS = 64
 
 _CUBLAS_BYTES = 32 * MIB
 _GRAPH_BYTES = 8 * MIB
+_LATE_KERNEL_BYTES = 16 * MIB  # variants for shapes that no warm-up ran
+_BYTES_PER_PAGE_ENTRY = 256  # 16 bytes of page tables for each 4 KiB of pinned host memory
+_OUTSIDE_ALLOCATOR = ("CUDA graphs", "page tables", "late kernels")
 _DELTA_CHUNK = 64
 _ALLOCATOR_ROUNDING = 1.1
 
@@ -57,6 +63,12 @@ class MemoryPlan:
     """Page-locked host memory: packed experts and the embedding table."""
     workspace: tuple[tuple[str, int], ...]
     """The terms of ``workspace_bytes``."""
+
+    @property
+    def allocator_bytes(self) -> int:
+        """Most that torch's allocator may take."""
+        outside = sum(size for name, size in self.workspace if name in _OUTSIDE_ALLOCATOR)
+        return self.gpu_memory_limit - self.context_bytes - outside - OUTSIDE_MARGIN_BYTES
 
     @property
     def num_slots(self) -> int:
@@ -111,7 +123,7 @@ def plan_memory(
         page_size=PAGE_SIZE,
         prefill_chunk_tokens=min(config.prefill_chunk_tokens, config.max_model_len),
         prefill_staging_experts=_staging_experts(geometry),
-        pinned_bytes=geometry.num_all_experts * geometry.expert_bytes + geometry.embedding_bytes,
+        pinned_bytes=_pinned_bytes(geometry),
         workspace=parts.workspace,
     )
 
@@ -181,6 +193,10 @@ def _backbone_bytes(geometry: ModelGeometry, config: EngineConfig) -> int:
     return linears + 4 * geometry.router_values + 6 * geometry.small_values
 
 
+def _pinned_bytes(geometry: ModelGeometry) -> int:
+    return geometry.num_all_experts * geometry.expert_bytes + geometry.embedding_bytes
+
+
 def _staging_experts(geometry: ModelGeometry) -> int:
     return min(PREFILL_STAGING_EXPERTS, geometry.num_experts)
 
@@ -193,6 +209,8 @@ def _workspace(geometry: ModelGeometry, config: EngineConfig) -> tuple[tuple[str
         ("logits", batch * (5 * geometry.vocab_size + 8 * MAX_CANDIDATES)),
         ("decode buffers", _decode_bytes(geometry, config, batch)),
         ("CUDA graphs", graphs * _GRAPH_BYTES),
+        ("page tables", _pinned_bytes(geometry) // _BYTES_PER_PAGE_ENTRY),
+        ("late kernels", _LATE_KERNEL_BYTES),
         ("cuBLAS", _CUBLAS_BYTES),
         ("prefill activations", _prefill_bytes(geometry, config)),
         ("prefill experts", 2 * _staging_experts(geometry) * geometry.expert_bytes),
@@ -245,7 +263,10 @@ def _prefill_bytes(geometry: ModelGeometry, config: EngineConfig) -> int:
 
 
 def _refusal(geometry: ModelGeometry, config: EngineConfig, context: int) -> MemoryPlanError:
-    """The error for ``config``, with every single change that makes it fit."""
+    """The error for ``config``, with every single change that makes it fit.
+
+    Where no single format is small enough, the message names two that are together.
+    """
 
     def needed(**change: Any) -> int:
         parts = _fixed_parts(geometry, replace(config, **change))
@@ -271,6 +292,11 @@ def _refusal(geometry: ModelGeometry, config: EngineConfig, context: int) -> Mem
             remedies[name] = most
     least_mib = -(-needed() // MIB)
     remedies["gpu_memory_limit"] = least_mib * MIB
+    sentence = _sentence(remedies)
+    if not any(name in remedies for name in _SMALLER_DTYPES):
+        change = {"backbone_dtype": "int8", "lm_head_dtype": "int8"}
+        if config.lm_head_dtype == "fp16" and needed(**change) <= config.gpu_memory_limit:
+            sentence += " or backbone_dtype int8 together with lm_head_dtype int8"
     asked = (
         f"{config.max_num_seqs} sequences of {config.max_model_len} tokens"
         if config.max_num_seqs > 1
@@ -280,7 +306,7 @@ def _refusal(geometry: ModelGeometry, config: EngineConfig, context: int) -> Mem
         f"{asked} with backbone_dtype {config.backbone_dtype} need {least_mib:,} MiB of GPU memory "
         f"with {geometry.num_experts_per_tok} expert slots a layer, gpu_memory_limit is "
         f"{config.gpu_memory_limit // MIB:,} MiB",
-        f"use {_sentence(remedies)}",
+        f"use {sentence}",
         remedies,
     )
 

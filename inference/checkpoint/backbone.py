@@ -30,7 +30,7 @@ _NOT_FOR_TRANSFORMERS = (
     "model_type",
     "architectures",
 )
-_RANDOM_CHUNK_BYTES = 64 * 1024 * 1024
+_BLOCK_BYTES = 64 * 1024 * 1024
 
 
 class ExpertsPlaceholder(nn.Module):
@@ -87,20 +87,25 @@ def load_backbone(
     *,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
+    on_host: bool = False,
 ) -> tuple[Any, Any]:
     """The stock model of a converted folder without its experts, and its text config.
 
     Parameters are in ``dtype`` on ``device``; the embedding table stays on the CPU (a tied head
-    on another device is a copy of it); routers are fp32. Eval mode, no gradients. Raises
-    ``CheckpointError``.
+    on another device is a copy of it); routers are fp32. Eval mode, no gradients. With
+    ``on_host`` all parameters stay in host memory, for a caller who moves them one by one;
+    ``device`` only checks their values, block by block. Raises ``CheckpointError``.
     """
     fields = layout.read_config(model_dir)
     routing = layout.read_routing_config(model_dir, fields)
     config = transformers_config(fields, model_dir / layout.CONFIG_FILE)
     device = torch.device(device)
     model = _build(config, dtype)
-    _load(model, model_dir / layout.BACKBONE_FILE, device, dtype, tied=_tied(config))
-    return _complete(model, config, device, norm_topk_prob=routing.norm_topk_prob), config
+    home = torch.device("cpu") if on_host else device
+    path = model_dir / layout.BACKBONE_FILE
+    _load(model, path, home, dtype, tied=_tied(config), checked_on=device)
+    norm_topk_prob = routing.norm_topk_prob
+    return _complete(model, config, device, home, norm_topk_prob=norm_topk_prob), config
 
 
 def random_backbone(
@@ -109,6 +114,7 @@ def random_backbone(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
+    on_host: bool = False,
 ) -> Any:
     """A stock model of ``config`` without experts, its weights random and made on ``device``.
 
@@ -123,15 +129,16 @@ def random_backbone(
     for name in names:
         if name == _HEAD and _tied(config):
             continue
-        meta = model.get_parameter(name)
-        if name == _EMBEDDING:
-            tensor = _random_table(meta.shape, device, dtype, generator)
-        else:
-            tensor = torch.empty(meta.shape, dtype=dtype, device=device)
-            _randomise(name, tensor, config.model_type, generator)
+        home = torch.device("cpu") if on_host or name == _EMBEDDING else device
+        tensor = torch.empty(model.get_parameter(name).shape, dtype=dtype, device=home)
+        for block in _row_blocks(tensor):
+            made = torch.empty_like(block, device=device)
+            _randomise(name, made, config.model_type, generator)
+            block.copy_(made)
         _assign(model, name, tensor)
+    home = torch.device("cpu") if on_host else device
     norm_topk_prob = bool(getattr(config, "norm_topk_prob", True))
-    return _complete(model, config, device, norm_topk_prob=norm_topk_prob)
+    return _complete(model, config, device, home, norm_topk_prob=norm_topk_prob)
 
 
 def _build(config: Any, dtype: torch.dtype) -> Any:
@@ -151,11 +158,21 @@ def _build(config: Any, dtype: torch.dtype) -> Any:
     return model
 
 
-def _complete(model: Any, config: Any, device: torch.device, *, norm_topk_prob: bool) -> Any:
-    """Tie the head, rebuild what the meta device left empty, put our routers in."""
+def _complete(
+    model: Any,
+    config: Any,
+    device: torch.device,
+    home: torch.device,
+    *,
+    norm_topk_prob: bool,
+) -> Any:
+    """Tie the head, rebuild what the meta device left empty, put our routers in.
+
+    Parameters lie on ``home``.
+    """
     if _tied(config):
         model.lm_head.weight = nn.Parameter(
-            model.model.embed_tokens.weight.detach().to(device), requires_grad=False
+            model.model.embed_tokens.weight.detach().to(home), requires_grad=False
         )
     # Rotary frequencies are non-persistent buffers: no checkpoint holds them.
     rotary = model.model.rotary_emb
@@ -181,7 +198,15 @@ def _assign(model: Any, name: str, tensor: Tensor) -> None:
     setattr(model.get_submodule(module), leaf, nn.Parameter(tensor, requires_grad=False))
 
 
-def _load(model: Any, path: Path, device: torch.device, dtype: torch.dtype, *, tied: bool) -> None:
+def _load(
+    model: Any,
+    path: Path,
+    home: torch.device,
+    dtype: torch.dtype,
+    *,
+    tied: bool,
+    checked_on: torch.device,
+) -> None:
     if not path.is_file():
         raise MissingFileError(
             path, "the backbone file is missing", "copy it again or convert the model again"
@@ -196,9 +221,12 @@ def _load(model: Any, path: Path, device: torch.device, dtype: torch.dtype, *, t
             for name, meta in expected.items():
                 tensor = file.get_tensor(name)
                 _check_shape(path, name, tensor, meta)
-                where = torch.device("cpu") if name == _EMBEDDING else device
+                where = torch.device("cpu") if name == _EMBEDDING else home
                 tensor = tensor.to(where, dtype)
-                suspects.append((name, torch.isfinite(tensor).all()))
+                suspects += [
+                    (name, torch.isfinite(block.to(checked_on)).all())
+                    for block in _row_blocks(tensor)
+                ]
                 _assign(model, name, tensor)
     except (SafetensorError, OSError) as error:
         raise DamagedFileError(path, f"cannot be read ({error})", "copy the file again") from error
@@ -230,16 +258,10 @@ def _check_shape(path: Path, name: str, tensor: Tensor, meta: Tensor) -> None:
         )
 
 
-def _random_table(
-    shape: torch.Size, device: torch.device, dtype: torch.dtype, generator: torch.Generator
-) -> Tensor:
-    """Normal values in CPU memory, drawn on ``device`` piece by piece: a GPU is 50x faster."""
-    table = torch.empty(shape, dtype=dtype)
-    rows = max(1, _RANDOM_CHUNK_BYTES // (shape[1] * table.element_size()))
-    for start in range(0, shape[0], rows):
-        piece = table[start : start + rows]
-        piece.copy_(torch.randn(piece.shape, generator=generator, dtype=dtype, device=device))
-    return table
+def _row_blocks(tensor: Tensor) -> tuple[Tensor, ...]:
+    """Views of ``tensor`` along its first dimension, so small that a device has room for one."""
+    rows = max(1, _BLOCK_BYTES * tensor.shape[0] // max(1, tensor.nbytes))
+    return tensor.split(rows)
 
 
 def _randomise(name: str, tensor: Tensor, model_type: str, generator: torch.Generator) -> None:
@@ -253,6 +275,8 @@ def _randomise(name: str, tensor: Tensor, model_type: str, generator: torch.Gene
         tensor.normal_(0.0 if zero_centred else 1.0, 0.1, generator=generator)
     elif name.endswith("conv1d.weight"):
         tensor.normal_(0.0, 0.5, generator=generator)
+    elif name == _EMBEDDING:
+        tensor.normal_(generator=generator)
     else:
         spread = 2.0 if name == _HEAD or name.endswith("mlp.gate.weight") else 1.0
         tensor.normal_(0.0, spread * tensor.shape[-1] ** -0.5, generator=generator)

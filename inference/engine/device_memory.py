@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
+from collections.abc import Callable
 
 import torch
+from torch.nn import functional as F
 
 from inference.errors import GPUOutOfMemoryError
 
@@ -81,15 +84,15 @@ class ContextMeter:
         self._nvml = Nvml()
         self._before = {} if torch.cuda.is_initialized() else self._nvml.used_bytes()
 
-    def context_bytes(self, device: torch.device) -> int | None:
-        """Bytes of context, libraries and kernels so far, cuBLAS included.
+    def context_bytes(self, device: torch.device, *, recurrent: bool) -> int | None:
+        """Bytes of context, libraries and kernels so far; loads those that prefill needs.
 
-        ``None`` when it cannot be known: no NVML, or CUDA ran already when this was made.
+        ``recurrent``: the model has layers of the delta rule. ``None`` when it cannot be known:
+        no NVML, or CUDA ran already when this was made.
         """
-        for dtype in (torch.float16, torch.float32):  # loads cuBLAS and its kernels
-            square = torch.ones((64, 64), device=device, dtype=dtype)
-            torch.matmul(square, square)
+        load_libraries(device, recurrent=recurrent)
         torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()
         index = self._nvml.index_of(device)
         if index is None or index not in self._before:
             return None
@@ -97,6 +100,59 @@ class ContextMeter:
         context = grown - torch.cuda.memory_reserved(device)
         logger.info("CUDA context and kernels: %d MiB", context // MIB)
         return context if context > 0 else None
+
+
+@torch.inference_mode()
+def load_libraries(device: torch.device, *, recurrent: bool) -> None:
+    """Run the operations of prefill once, small: each loads its kernels into the context."""
+    for dtype in (torch.float16, torch.float32):
+        rows = torch.ones((512, 256), device=device, dtype=dtype)
+        F.linear(rows, rows)
+        heads = torch.ones((4, 64, 64), device=device, dtype=dtype)
+        torch.bmm(heads, heads)
+        rows.sum(-1).softmax(-1).sort()
+    query = torch.ones((1, 4, 64, 64), device=device, dtype=torch.float16)
+    mask = torch.ones((1, 1, 64, 64), device=device, dtype=torch.bool)
+    F.scaled_dot_product_attention(query, query, query, attn_mask=mask)
+    F.scaled_dot_product_attention(query, query, query, is_causal=True)
+    rows.softmax(-1).topk(8)
+    if recurrent:
+        channels = torch.ones((1, 64, 128), device=device, dtype=torch.float16)
+        F.conv1d(channels, channels[0, :, :4].unsqueeze(1).contiguous(), groups=64)
+        system = torch.eye(64, device=device).expand(1, 4, 2, 64, 64).contiguous()
+        torch.linalg.solve_triangular(system, system, upper=False, unitriangular=True)
+        system.cumsum(-1).exp()
+
+
+def use_expandable_segments() -> None:
+    """Let torch's allocator grow its segments in place: freed blocks of any size fit again.
+
+    To be called before memory is taken. Settings in the environment (``PYTORCH_ALLOC_CONF``) go
+    first; without support by driver or build of torch all stays as it is.
+    """
+    if os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF"):
+        return
+    change = _allocator_settings()
+    if change is None or not torch.cuda.is_available():
+        return
+    try:
+        change("expandable_segments:True")
+        torch.zeros(1, device="cuda")
+    except (RuntimeError, ValueError) as error:
+        logger.warning("no expandable segments: %s", str(error).splitlines()[0])
+        change("expandable_segments:False")
+
+
+def _allocator_settings() -> Callable[[str], None] | None:
+    """torch's function, which has moved since 2.9."""
+    for module, name in (
+        (torch._C, "_accelerator_setAllocatorSettings"),
+        (torch.cuda.memory, "_set_allocator_settings"),
+    ):
+        function: Callable[[str], None] | None = getattr(module, name, None)
+        if function is not None:
+            return function
+    return None
 
 
 def limit_memory(device: torch.device, allocator_bytes: int) -> None:

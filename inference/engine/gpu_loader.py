@@ -1,7 +1,8 @@
 """From a model folder, or from nothing but a config, to a runner on the GPU.
 
-Owns the order of the start: measure the context, plan, set the hard cap, then load backbone and
-experts side by side. Knows nothing of steps.
+Owns the order of the start: load the kernels, measure the context, plan, set the hard cap, then
+load backbone and experts side by side. The backbone comes in host memory, so that the GPU never
+holds it in two forms at once. Knows nothing of steps.
 """
 
 from __future__ import annotations
@@ -18,13 +19,17 @@ import torch
 from inference.checkpoint import format as layout
 from inference.checkpoint.backbone import load_backbone, random_backbone, routed_layers
 from inference.config import EngineConfig
-from inference.engine.device_memory import ContextMeter, limit_memory
+from inference.engine.device_memory import (
+    ContextMeter,
+    limit_memory,
+    use_expandable_segments,
+)
 from inference.engine.gpu_runner import GpuModelRunner, out_of_memory_named
 from inference.engine.gpu_weights import check_supported
 from inference.geometry import ModelGeometry
 from inference.kernels.cuda_kernels import CudaKernels
 from inference.kernels.library import KernelLibrary
-from inference.memory_plan import MARGIN_BYTES, MemoryPlan, plan_memory
+from inference.memory_plan import MemoryPlan, plan_memory
 from inference.moe.expert_arena import ExpertArena
 
 logger = logging.getLogger(__name__)
@@ -60,7 +65,7 @@ def build_gpu_runner(
         )
 
     def backbone() -> Any:
-        return load_backbone(model_dir, device=library.device, dtype=dtype)[0]
+        return load_backbone(model_dir, device=library.device, dtype=dtype, on_host=True)[0]
 
     runner = _assemble(backbone, arena, plan, library, config)
     logger.info("loaded %s in %.1f s", model_dir, time.perf_counter() - begin_s)
@@ -96,7 +101,9 @@ def build_random_gpu_runner(
         )
 
     def backbone() -> Any:
-        return random_backbone(hf_config, device=library.device, dtype=dtype, seed=seed)
+        return random_backbone(
+            hf_config, device=library.device, dtype=dtype, seed=seed, on_host=True
+        )
 
     return _assemble(backbone, arena, plan, library, config)
 
@@ -111,13 +118,17 @@ def _start(
     meter = ContextMeter()
     if library is None:
         plan_memory(geometry, config)  # refuse what cannot fit before touching the GPU
+        use_expandable_segments()
         library = CudaKernels()
     on_gpu = library.device.type == "cuda"
+    if isinstance(library, CudaKernels):
+        library.preload()
     if plan is None:
-        context = meter.context_bytes(library.device) if on_gpu else 0
+        recurrent = geometry.linear_attention is not None
+        context = meter.context_bytes(library.device, recurrent=recurrent) if on_gpu else 0
         plan = plan_memory(geometry, config, context_bytes=context)
     if on_gpu:
-        limit_memory(library.device, plan.gpu_memory_limit - plan.context_bytes - MARGIN_BYTES)
+        limit_memory(library.device, plan.allocator_bytes)
     return library, plan
 
 
@@ -133,4 +144,5 @@ def _assemble(
         experts = pool.submit(arena)
         with out_of_memory_named():
             model = backbone()
-        return GpuModelRunner(model, experts.result(), plan, library, config)
+            loaded = experts.result()
+        return GpuModelRunner(model, loaded, plan, library, config)

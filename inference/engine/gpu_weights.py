@@ -2,8 +2,9 @@
 
 Owns the fusing of matrices that share their input, their INT8/INT4 form, and what stays in the
 stock modules: row views of the fused tensors (or modules that dequantise them), so that prefill
-through the stock classes reads the same memory. Matrices are fused and quantised one after
-another: at no time is more than one of them in memory twice. Knows nothing of caches, experts'
+through the stock classes reads the same memory. The model may come in host memory: its matrices
+go to the device one after another, those to be quantised in blocks of rows, so that the device
+never holds more than the result and one block. Knows nothing of caches, experts'
 slots or steps.
 """
 
@@ -22,7 +23,7 @@ from inference.engine.quantized_linear import DequantizeWorkspace, QuantizedLine
 from inference.errors import ArchitectureError, PinningError
 from inference.kernels.linear import LinearWeight
 from inference.kernels.moe import SharedExpert
-from inference.kernels.quantize import quantize_int4_linear, quantize_int8
+from inference.kernels.quantize import empty_int8, quantize_int4_linear, quantize_int8
 
 BackboneDtype = Literal["fp16", "int8"]
 HeadDtype = Literal["fp16", "int8", "int4"]
@@ -109,7 +110,8 @@ def take_weights(
     """Fuse and quantise the weights of a stock ``model``, which keeps working for prefill.
 
     ``model`` is changed: its linears become views or quantised modules, its final norm and head
-    are taken away (``model.model`` then returns the residual stream of the last layer).
+    are taken away (``model.model`` then returns the residual stream of the last layer), and all
+    that is left of it moves to ``device``.
     ``group_size`` is that of an int4 head.
     """
     workspace = None
@@ -126,6 +128,7 @@ def take_weights(
     model.lm_head = None
     model.model.norm = nn.Identity()
     model.model.embed_tokens = None
+    model.model.to(device)  # the small rest; views of fused weights are there already
     if device.type == "cuda":
         embedding = _pinned(embedding)
         torch.cuda.empty_cache()
@@ -213,19 +216,17 @@ class _Fuser:
 
     def take_head(self, head: Any, dtype: HeadDtype, group_size: int) -> LinearWeight:
         """The weight of the output head."""
-        weight = head.weight.detach().to(self.device)
+        weight = head.weight.detach()
         if dtype == "int8":
-            return quantize_int8(weight)
+            return quantize_int8(weight, empty_int8(len(weight), weight.shape[1], self.device))
         if dtype == "int4":
-            return quantize_int4_linear(weight, group_size)
-        return LinearWeight.dense(weight)
+            return quantize_int4_linear(weight, group_size, self.device)
+        return LinearWeight.dense(weight.to(self.device))
 
     def _empty(self, rows: int, like: Tensor) -> LinearWeight:
         columns = like.shape[1]
         if self._dtype == "int8":
-            weight = torch.empty((rows, columns), dtype=torch.int8, device=self.device)
-            scales = torch.empty(rows, dtype=torch.float32, device=self.device)
-            return LinearWeight("int8", weight, scales, rows, columns)
+            return empty_int8(rows, columns, self.device)
         return LinearWeight.dense(
             torch.empty((rows, columns), dtype=like.dtype, device=self.device)
         )
@@ -234,11 +235,8 @@ class _Fuser:
         weight = linear.weight.detach()
         if part.scales is None:
             part.weight.copy_(weight)
-            return
-        quantised = quantize_int8(weight.to(self.device))
-        assert quantised.scales is not None
-        part.weight.copy_(quantised.weight)
-        part.scales.copy_(quantised.scales)
+        else:
+            quantize_int8(weight, part)
 
 
 def _fp32(tensor: Tensor, device: torch.device) -> Tensor:

@@ -15,43 +15,56 @@ from inference.checkpoint.format import NIBBLES_PER_WORD
 from inference.kernels.linear import LinearWeight
 
 INT8_MAX = 127
-BLOCK_ELEMENTS = 1 << 24
+BLOCK_ELEMENTS = 1 << 22
 
 
-def quantize_int8(weight: Tensor) -> LinearWeight:
+def empty_int8(rows: int, columns: int, device: torch.device) -> LinearWeight:
+    """An INT8 weight whose bytes are yet to be written."""
+    quantised = torch.empty(rows, columns, dtype=torch.int8, device=device)
+    scales = torch.empty(rows, dtype=torch.float32, device=device)
+    return LinearWeight("int8", quantised, scales, rows, columns)
+
+
+def quantize_int8(weight: Tensor, out: LinearWeight | None = None) -> LinearWeight:
     """``weight`` [rows, columns], fp16 or fp32, with one scale a row: largest magnitude / 127.
 
-    A row of zeros gets the scale 0. Raises ``ValueError`` when a value is NaN or infinite.
+    A row of zeros gets the scale 0. ``out`` receives the result and may lie on another device
+    than ``weight``: the arithmetic runs there. Raises ``ValueError`` when a value is NaN or
+    infinite.
     """
     rows, columns = weight.shape
-    quantised = torch.empty(rows, columns, dtype=torch.int8, device=weight.device)
-    scales = torch.empty(rows, dtype=torch.float32, device=weight.device)
+    out = empty_int8(rows, columns, weight.device) if out is None else out
+    assert out.scales is not None
     for start, stop in _row_blocks(rows, columns):
-        block = weight[start:stop].detach().to(torch.float32)
+        block = weight[start:stop].detach().to(out.weight.device).to(torch.float32)
         largest = block.abs().amax(-1)
         if not bool(torch.isfinite(largest).all()):
             raise ValueError("the matrix holds NaN or infinite values")
         scale = largest / INT8_MAX
         inverse = torch.where(scale > 0, 1.0 / scale, 0.0)
         q = (block * inverse.unsqueeze(-1)).round_().clamp_(-INT8_MAX, INT8_MAX)
-        quantised[start:stop] = q.to(torch.int8)
-        scales[start:stop] = scale
-    return LinearWeight("int8", quantised, scales, rows, columns)
+        out.weight[start:stop] = q.to(torch.int8)
+        out.scales[start:stop] = scale
+    return out
 
 
-def quantize_int4_linear(weight: Tensor, group_size: int = 128) -> LinearWeight:
+def quantize_int4_linear(
+    weight: Tensor, group_size: int = 128, device: torch.device | None = None
+) -> LinearWeight:
     """``weight`` [rows, columns], fp16 or fp32, in groups along the columns.
 
-    Raises ``ValueError`` when columns are not a multiple of ``group_size`` and of 8, or a value
-    is NaN or infinite.
+    The result is made on ``device``, by default that of ``weight``. Raises ``ValueError`` when
+    columns are not a multiple of ``group_size`` and of 8, or a value is NaN or infinite.
     """
     rows, columns = weight.shape
-    words, scales = [], []
+    device = weight.device if device is None else device
+    words = torch.empty(rows, columns // NIBBLES_PER_WORD, dtype=torch.int32, device=device)
+    scales = torch.empty(rows, columns // group_size, dtype=torch.float16, device=device)
     for start, stop in _row_blocks(rows, columns):
-        packed = int4.quantize(weight[start:stop], group_size)
-        words.append(packed.qweight)
-        scales.append(packed.scales)
-    return LinearWeight("int4", torch.cat(words), torch.cat(scales), rows, columns, group_size)
+        packed = int4.quantize(weight[start:stop].to(device), group_size)
+        words[start:stop] = packed.qweight
+        scales[start:stop] = packed.scales
+    return LinearWeight("int4", words, scales, rows, columns, group_size)
 
 
 def dequantize_into(weight: LinearWeight, out: Tensor) -> None:

@@ -27,6 +27,7 @@ from inference.moe.expert_store import ExpertStore, PackedExpert
 logger = logging.getLogger(__name__)
 
 ALIGNMENT = 16
+_RANDOM_BLOCK_BYTES = 32 * 2**20
 
 
 @dataclass(frozen=True)
@@ -240,11 +241,13 @@ class ExpertArena:
         )
         arena.pin()
         generator = torch.Generator(device=arena.device).manual_seed(seed)
-        for blobs in arena.blobs:
+        # A whole layer is more than a capped GPU has to spare.
+        step = max(1, _RANDOM_BLOCK_BYTES // arena.blob_bytes)
+        for block in (part for blobs in arena.blobs for part in blobs.split(step)):
             made = torch.randint(
                 0,
                 256,
-                blobs.shape,
+                block.shape,
                 dtype=torch.uint8,
                 device=arena.device,
                 generator=generator,
@@ -255,11 +258,11 @@ class ExpertArena:
                 # The levels -8..7 have a standard deviation of 4.6.
                 spread = 1.0 / (4.6 * shape.dense(projection)[1] ** 0.5)
                 scales = torch.rand(
-                    (num_experts, size // 2), device=arena.device, generator=generator
+                    (len(block), size // 2), device=arena.device, generator=generator
                 )
                 scales = ((0.5 + scales) * spread).half()
                 made[:, start : start + size] = scales.view(torch.uint8)
-            blobs.copy_(made)
+            block.copy_(made)
         return arena
 
 

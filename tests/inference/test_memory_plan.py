@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from inference.config import MIB, EngineConfig
 from inference.errors import MemoryPlanError
 from inference.geometry import SHAPES, ModelGeometry
-from inference.memory_plan import MARGIN_BYTES, MemoryPlan, plan_memory, share_slots
+from inference.memory_plan import (
+    CONTEXT_BYTES,
+    MARGIN_BYTES,
+    OUTSIDE_MARGIN_BYTES,
+    MemoryPlan,
+    plan_memory,
+    share_slots,
+)
 
 QWEN36 = ModelGeometry.of_shape("qwen3.6-35b-a3b")
 QWEN30 = ModelGeometry.of_shape("qwen3-30b-a3b")
@@ -113,22 +120,53 @@ def test_the_published_model_in_six_thousand_mib() -> None:
     assert plan.head_bytes == 248320 * 2048 * 2
     assert plan.kv_bytes == 8192 * 20480
     assert plan.pinned_bytes == pytest.approx(16.61e9 + 1.017e9, rel=0.01)
-    assert min(plan.slots_per_layer) >= 15
+    assert min(plan.slots_per_layer) >= 11
     # There the budget counts routers and norms in int8 too.
     int8 = plan_memory(QWEN36, replace(ONE_CHAT, backbone_dtype="int8", lm_head_dtype="int8"))
     assert int8.backbone_bytes + int8.head_bytes == pytest.approx(
         1e6 * (2451 - 509.1 - 21.0 - 1.3 + 84.2 + 7.0), rel=0.01
     )
-    assert min(int8.slots_per_layer) >= 44
+    assert min(int8.slots_per_layer) >= 40
+
+
+def test_the_plan_covers_what_was_measured_on_a_data_centre_card() -> None:
+    """MiB on an H200 (torch 2.11) with a card of its own; both shapes, 8k tokens, one chat."""
+    plan = plan_memory(QWEN36, ONE_CHAT)
+    workspace = dict(plan.workspace)
+    # Prefill of a chunk above what lies there after the start; 48 MiB for other routings.
+    for geometry, chunk, measured in (
+        (QWEN36, 512, 129.3),
+        (QWEN36, 1024, 250.8),
+        (QWEN30, 512, 55.3),
+        (QWEN30, 1024, 74.5),
+    ):
+        of_chunk = plan_memory(geometry, replace(ONE_CHAT, prefill_chunk_tokens=chunk))
+        assert dict(of_chunk.workspace)["prefill activations"] / MIB >= measured + 48
+    # Outside torch's allocator: 684.8 with our kernels and cuBLAS, 66.0 more when 16,810 MiB of
+    # host memory were pinned, 66.0 more after prefill, graphs and decode.
+    assert workspace["page tables"] / MIB == pytest.approx(66.0, abs=1.0)
+    outside = plan.gpu_memory_limit - plan.allocator_bytes - OUTSIDE_MARGIN_BYTES
+    assert outside / MIB + 8 >= 684.8 + 66.0 + 66.0
+    # A segment may be mapped a little beyond the cap, and yet the limit holds.
+    assert plan.allocator_bytes / MIB + 20 + 684.8 + 66.0 + 66.0 < 6000
+    planned = plan.gpu_memory_limit - plan.free_bytes
+    assert planned / MIB <= 5900
+    assert plan.allocator_bytes + outside - planned >= MARGIN_BYTES - OUTSIDE_MARGIN_BYTES
 
 
 def test_eight_sequences_need_int8_and_the_refusal_says_so() -> None:
-    with pytest.raises(
-        MemoryPlanError, match="use backbone_dtype int8 or max_num_seqs <= "
-    ) as info:
-        plan_memory(QWEN36, replace(ONE_CHAT, max_num_seqs=8))
-    assert info.value.remedies["backbone_dtype"] == "int8"
-    plan_memory(QWEN36, replace(ONE_CHAT, max_num_seqs=8, backbone_dtype="int8"))
+    eight = replace(ONE_CHAT, max_num_seqs=8)
+    both = "backbone_dtype int8 together with lm_head_dtype int8"
+    with pytest.raises(MemoryPlanError, match=f"use max_num_seqs <= 2 .* or {both}"):
+        plan_memory(QWEN36, eight)
+    plan_memory(QWEN36, replace(eight, backbone_dtype="int8", lm_head_dtype="int8"))
+    backbone = replace(eight, backbone_dtype="int8")
+    with pytest.raises(MemoryPlanError, match="use lm_head_dtype int8 or"):
+        plan_memory(QWEN36, backbone)
+    small_chunks = replace(eight, prefill_chunk_tokens=320)
+    with pytest.raises(MemoryPlanError, match="use backbone_dtype int8 or max_num_seqs <= ") as one:
+        plan_memory(QWEN36, small_chunks)
+    assert one.value.remedies["backbone_dtype"] == "int8"
 
 
 def test_a_dtype_that_does_not_help_is_not_offered() -> None:
@@ -145,7 +183,8 @@ def test_more_sequences_than_the_engine_decodes_together() -> None:
 def test_a_measured_context_takes_the_place_of_the_constant() -> None:
     small = plan_memory(QWEN36, ONE_CHAT, context_bytes=300 * MIB)
     assert small.context_bytes == 300 * MIB
-    assert small.num_slots - plan_memory(QWEN36, ONE_CHAT).num_slots in (168, 169)
+    more = (CONTEXT_BYTES - 300 * MIB) // QWEN36.expert_bytes
+    assert small.num_slots - plan_memory(QWEN36, ONE_CHAT).num_slots in (more, more + 1)
 
 
 @pytest.mark.parametrize("shape", sorted(SHAPES))
