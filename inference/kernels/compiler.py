@@ -42,6 +42,18 @@ def cuda_module(*names: str) -> Any:
     raise GPUNotFoundError(f"cannot import {names[0]} ({problem})", INSTALL_REMEDY)
 
 
+def cuda_core() -> Any:
+    """The module with ``Program``.
+
+    Raises:
+        GPUNotFoundError: It is not installed.
+    """
+    core = cuda_module("cuda.core", "cuda.core.experimental")
+    if not hasattr(core, "Program"):  # before 1.0 the package is an empty shell around this
+        core = cuda_module("cuda.core.experimental")
+    return core
+
+
 def nvrtc_version() -> tuple[int, int]:
     """Version of the compiler's library, such as (13, 0).
 
@@ -102,9 +114,7 @@ def compile_source(
         KernelCompileError: With the compiler's message.
         GPUNotFoundError: The CUDA packages are missing.
     """
-    core = cuda_module("cuda.core", "cuda.core.experimental")
-    if not hasattr(core, "Program"):  # before 1.0 the package is an empty shell around this
-        core = cuda_module("cuda.core.experimental")
+    core = cuda_core()
     nvrtc_version()  # a missing library is another error than a source that does not compile
     options: dict[str, Any] = {"ptxas_options": ["-v"]} if report else {}
     written = io.StringIO()

@@ -7,6 +7,7 @@ current stream, so that they can be captured into torch's CUDA graphs. Knows no 
 from __future__ import annotations
 
 import ctypes
+import math
 import threading
 import warnings
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ from inference.kernels.compiler import (
     INSTALL_REMEDY,
     SOURCE_DIR,
     KernelCache,
+    cuda_core,
     cuda_module,
     nvrtc_version,
     pick_architecture,
@@ -118,7 +120,8 @@ class CudaKernels:
             config, loaded.function, ctypes.addressof(packed.pointers), 0
         )
         if result:
-            raise self._error(f"{loaded.name}: grid {grid}, block {block}", result)
+            what = f"{loaded.name}: grid {grid}, block {block}{self._excess(loaded, block, result)}"
+            raise self._error(what, result)
 
     def preload(self) -> None:
         """Compile all sources, several at once, and load them.
@@ -128,6 +131,7 @@ class CudaKernels:
         """
         self._enter_context()
         sources = sorted(path.name for path in self.cache.source_dir.glob("*.cu"))
+        cuda_core()  # not by several threads at once: they would see half a module
         with ThreadPoolExecutor(max_workers=len(sources)) as pool:
             codes = list(pool.map(lambda name: self.cache.load(name, self.architecture), sources))
         with self._lock:
@@ -188,6 +192,29 @@ class CudaKernels:
         if result:
             raise self._error(f"{loaded.name}: {shared_bytes} bytes of shared memory", result)
         self._shared[source, kernel] = shared_bytes
+
+    def _excess(self, loaded: _Kernel, block: Grid, result: Any) -> str:
+        """Why a block of this size is refused, when its threads or registers are the reason."""
+        codes = self._driver.CUresult
+        if result not in (
+            codes.CUDA_ERROR_INVALID_VALUE,
+            codes.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES,
+        ):
+            return ""
+        attributes = self._driver.CUfunction_attribute
+        threads = math.prod(block)
+        _, most = self._driver.cuFuncGetAttribute(
+            attributes.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, loaded.function
+        )
+        _, registers = self._driver.cuFuncGetAttribute(
+            attributes.CU_FUNC_ATTRIBUTE_NUM_REGS, loaded.function
+        )
+        if threads <= most:
+            return ""
+        return (
+            f" ({registers} registers a thread and the kernel's __launch_bounds__ allow {most} "
+            f"threads a block, {threads} are too many)"
+        )
 
     def _make_config(self, key: tuple[Any, ...]) -> Any:
         grid, block, shared_bytes, stream, pdl = key

@@ -6,7 +6,7 @@
     grid_launch_dependents()
 
 // out[block] = sum of values[block * count ...], with dynamic shared memory as scratch.
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(1024)
     sum_rows(const float* __restrict__ values, float* out, int count) {
     PROLOGUE();
     DYNAMIC_SHARED(float, scratch);
