@@ -46,8 +46,10 @@ def pin(
     torch.cuda.init()
     runtime = torch.cuda.cudart()
 
+    index = _index(device)
+
     def register(piece: Tensor) -> int:
-        torch.cuda.set_device(device)
+        torch.cuda.set_device(index)  # each thread has its own
         return int(runtime.cudaHostRegister(piece.data_ptr(), piece.nbytes, 0))
 
     with ThreadPoolExecutor(max_workers=num_threads, thread_name_prefix="pinning") as pool:
@@ -82,6 +84,10 @@ def unpin(addresses: Sequence[int], device: torch.device) -> None:
         runtime.cudaHostUnregister(address)
 
 
+def _index(device: torch.device) -> int:
+    return torch.cuda.current_device() if device.index is None else device.index
+
+
 def _take_last_error(device: torch.device) -> None:
     """The runtime keeps the error of the failed call until the next check, which torch makes."""
     with contextlib.suppress(RuntimeError):
@@ -94,8 +100,9 @@ def _reads_pageable_memory(device: torch.device) -> bool:
     except OSError:
         return False
     value = ctypes.c_int(0)
-    index = device.index if device.index is not None else torch.cuda.current_device()
-    failed = driver.cuDeviceGetAttribute(ctypes.byref(value), _PAGEABLE_MEMORY_ACCESS, index)
+    failed = driver.cuDeviceGetAttribute(
+        ctypes.byref(value), _PAGEABLE_MEMORY_ACCESS, _index(device)
+    )
     return failed == 0 and value.value == 1
 
 

@@ -179,11 +179,17 @@ class _Runtime:
         return 0
 
 
+def _only_numbered(device: torch.device | int) -> None:
+    """torch refuses ``cuda`` without a number here."""
+    assert torch.device("cuda", device).index is not None
+
+
 @pytest.fixture
 def runtime(monkeypatch: pytest.MonkeyPatch) -> _Runtime:
     fake = _Runtime(refuse=True)
     monkeypatch.setattr(torch.cuda, "init", lambda: None)
-    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "set_device", _only_numbered)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     monkeypatch.setattr(torch.cuda, "cudart", lambda: fake)
     monkeypatch.setattr(pinning, "_take_last_error", lambda device: None)
