@@ -109,6 +109,9 @@ def _serve(console: Console) -> int:
         running(console, data_dir, "wwhutongdemo", "log") as (plan, processes),
     ):
         console.say(f"\n打开 {plan.simulator_url}/ 开始提问。按 Ctrl-C 停止全部进程。")
+        # One made up for this demo may be shown, one that was given may not.
+        token = "ADMIN_TOKEN" if load(os.environ).admin_token else plan.settings.admin_token
+        console.say(f"管理页：{plan.web_url}/admin（令牌 {token}）")
         while True:
             processes.check()
             time.sleep(0.3)
