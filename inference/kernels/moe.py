@@ -207,11 +207,14 @@ def gate_up(
     """
     batch = positions.shape[0]
     shared_blocks = 0 if shared is None else -(-shared.size // 4)
+    # 16-byte units of a blob that moe_down reads; two a thread are copied by these blocks.
+    down_units = hidden * (intermediate // 2 + 2 * (intermediate // group_size)) // 16
+    side_blocks = max(shared_blocks, min(128, -(-down_units // 256)))
     jobs = min(batch * num_experts_per_tok, tables.num_experts)
     library.launch(
         _EXPERTS,
         "moe_gate_up",
-        grid=(shared_blocks + jobs * -(-intermediate // 8), 1, 1),
+        grid=(side_blocks + jobs * -(-intermediate // 8), 1, 1),
         block=(128, 1, 1),
         args=[
             tables.jobs,
@@ -230,6 +233,7 @@ def gate_up(
             0 if shared is None else shared_format(shared.gate_up),
             0 if shared is None else shared.size,
             shared_blocks,
+            side_blocks,
             tables.blob_bytes,
             batch,
             hidden,
@@ -245,6 +249,7 @@ def gate_up(
 def down(
     library: KernelLibrary,
     tables: SlotTables,
+    index: int,
     positions: Tensor,
     x: Tensor,
     *,
@@ -265,6 +270,7 @@ def down(
             tables.jobs,
             tables.job_pairs,
             tables.num_jobs,
+            tables.arrived[index],
             tables.topk_weights,
             tables.inner,
             shared_inner,
@@ -276,6 +282,7 @@ def down(
             tables.timer,
             0 if shared is None else shared_format(shared.down),
             0 if shared is None else shared.size,
+            tables.blob_bytes,
             batch,
             hidden,
             intermediate,

@@ -4,101 +4,107 @@
 //
 // A blob is: gate_up words [2I, H/8] | gate_up scales [2I, H/G] | down words [H, I/8] | down scales
 // [H, I/G].
-#include "moe_dot.cuh"
+#include "moe_shared.cuh"
 
 #define UP_THREADS 128
 #define UP_TILE 8  // pairs of a gate and an up row of one block, two a warp
-#define SHARED_TILE 4
-#define DOWN_TILE 8  // output rows of one block
+#define SHARED_TILE 4  // pairs of the shared expert
+#define COPY_LOADS 10  // 16-byte loads of a thread in flight while it copies for moe_down
 #define DOWN_WARPS 8
 #define DOWN_UNITS 128  // 16-byte loads of a warp in flight together
 enum { BYTES_READ = 2, LATE = 11 };  // of `counters`, see moe_select.cu
 
-// gate_up of the shared expert for one pair of rows: inner[b] = silu(gate) * up.
-template <int format>
-__device__ __forceinline__ void shared_gate_up(const unsigned char* weight, const float* scales,
-                                               int pair, int size, const float* normed, const int* positions,
-                                               float* inner, int batch, int hidden,
-                                               float (*sums)[2]) {
-    const int lane = threadIdx.x % 32;
-    constexpr int columns = format == FP32 ? 4 : format == FP16 ? 8 : 16;
-    constexpr int loads = 4;
-    const int n = hidden / columns;
-    const bool live = pair < size;
-    const unsigned char* gate = weight + static_cast<u64>(pair) * n * 16;
-    const unsigned char* up = weight + static_cast<u64>(size + pair) * n * 16;
-    const uint4 zero = make_uint4(0, 0, 0, 0);
-    for (int base = 0; base < n; base += 32 * loads) {
-        uint4 w[2][loads];
+// A record of moe_select, in two loads. Read past the first-level cache: moe_down reads them before
+// its wait.
+struct Job {
+    const unsigned char* source;
+    const unsigned char* host;
+    unsigned char* fill;  // null: none
+    int rows, arrival;    // arrival: 0 where no prefetch brought it
+};
+__device__ __forceinline__ u64 address_of(unsigned low, unsigned high) {
+    return low | static_cast<u64>(high) << 32;
+}
+__device__ __forceinline__ Job load_job(const u64* jobs, int job) {
+    const uint4* record = reinterpret_cast<const uint4*>(jobs) + job * 2;
+    const uint4 first = __ldcg(record), second = __ldcg(record + 1);
+    Job result;
+    result.source = reinterpret_cast<const unsigned char*>(address_of(first.x, first.y));
+    result.host = reinterpret_cast<const unsigned char*>(address_of(first.z, first.w));
+    result.fill = reinterpret_cast<unsigned char*>(address_of(second.x, second.y));
+    result.rows = static_cast<int>(second.z);
+    result.arrival = static_cast<int>(second.w);
+    return result;
+}
+
+// Copies 16-byte units from..to of the blob at `source` into the slot `fill`, by the whole block.
+__device__ __forceinline__ void copy_units(const unsigned char* source, unsigned char* fill,
+                                           int from, int to) {
+    for (int i = from + threadIdx.x; i < to; i += COPY_LOADS * UP_THREADS) {
+        uint4 part[COPY_LOADS];
 #pragma unroll
-        for (int c = 0; c < loads; ++c) {
-            const int unit = base + c * 32 + lane;
-            w[0][c] = live && unit < n ? load_16(gate + unit * 16) : zero;
-            w[1][c] = live && unit < n ? load_16(up + unit * 16) : zero;
-        }
-        if (base == 0) grid_dependency_wait();  // constant weights: loaded before
-        for (int b = 0; b < batch; ++b) {
-            float sum[2] = {0.0f, 0.0f};
+        for (int t = 0; t < COPY_LOADS; ++t)
+            if (i + t * UP_THREADS < to) part[t] = load_16(source + (i + t * UP_THREADS) * 16);
 #pragma unroll
-            for (int c = 0; c < loads; ++c) {
-                const int unit = base + c * 32 + lane;
-                if (unit >= n) continue;
-                const float* x = normed + static_cast<u64>(b) * hidden + unit * columns;
-                sum[0] += dot_16_bytes<format>(w[0][c], x);
-                sum[1] += dot_16_bytes<format>(w[1][c], x);
-            }
-            sum[0] = warp_sum(sum[0]);
-            sum[1] = warp_sum(sum[1]);
-            if (lane == 0) {
-                sums[b][0] = base == 0 ? sum[0] : sums[b][0] + sum[0];
-                sums[b][1] = base == 0 ? sum[1] : sums[b][1] + sum[1];
-            }
-        }
-    }
-    __syncwarp();
-    if (live && lane < batch && positions[lane] >= 0) {
-        const float gate_scale = format == INT8 ? scales[pair] : 1.0f;
-        const float up_scale = format == INT8 ? scales[size + pair] : 1.0f;
-        inner[lane * size + pair] = silu(sums[lane][0] * gate_scale) * (sums[lane][1] * up_scale);
+        for (int t = 0; t < COPY_LOADS; ++t)
+            if (i + t * UP_THREADS < to) store_16(fill + (i + t * UP_THREADS) * 16, part[t]);
     }
 }
 
 // inner[pair] = silu(gate_proj x) * (up_proj x) for every (row, rank), packed for moe_down, and for
-// the shared expert in plain order. The first blocks are the shared expert's, then come those of
-// each job: UP_TILE pairs of rows. A job with a slot to fill writes what it reads into it, its
-// blocks copy the down part as well, so that the link never waits between the two kernels.
+// the shared expert in plain order. First come `side_blocks`: some make the shared expert, all
+// together then copy the down parts of the jobs with a slot to fill. The blocks after them belong
+// to a job each, UP_TILE pairs of rows, and write what they read into such a slot. So everything
+// that comes over the link is asked for at once.
+//
+// The next kernel is allowed to start after the wait for moe_select: moe_down relies on that.
 extern "C" __global__ void __launch_bounds__(UP_THREADS, 5)
 moe_gate_up(const u64* jobs, const int* job_pairs, const int* num_jobs, const unsigned* arrived,
             const float* packed, const float* normed, const int* positions, float* inner,
             float* shared_inner, const unsigned char* shared_weight, const float* shared_scales,
             u64* counters, u64* timer, int shared_format, int shared_size, int shared_blocks,
-            int blob_bytes, int batch, int hidden, int intermediate, int group_size,
-            int num_experts_per_tok) {
+            int side_blocks, int blob_bytes, int batch, int hidden, int intermediate,
+            int group_size, int num_experts_per_tok) {
     DYNAMIC_SHARED(unsigned short, scales);  // [2][UP_TILE][hidden / group_size]
     __shared__ float sums[UP_THREADS / 32][8][4];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    grid_launch_dependents();
-    const int block = blockIdx.x;
+    const int block = blockIdx.x, tiles = intermediate / UP_TILE;
+    const int down_begin =
+        intermediate * hidden + 4 * intermediate * (hidden / group_size);  // in a blob
     if (block < shared_blocks) {
         BY_FORMAT(shared_format, shared_gate_up, shared_weight, shared_scales,
                   block * SHARED_TILE + warp, shared_size, normed, positions, shared_inner, batch,
                   hidden, reinterpret_cast<float (*)[2]>(sums[warp]));
-        return;
     }
     grid_dependency_wait();
-    const int tiles = intermediate / UP_TILE;
-    const int job = (block - shared_blocks) / tiles, tile = (block - shared_blocks) % tiles;
-    if (block == shared_blocks && threadIdx.x == 0) timer[0] = global_timer_ns();
-    if (job >= num_jobs[0]) return;
-    const u64* record = jobs + job * 4;
-    const unsigned char* source = reinterpret_cast<const unsigned char*>(record[0]);
-    unsigned char* fill = reinterpret_cast<unsigned char*>(record[2]);
-    const int rows = static_cast<int>(record[3] & 0xffffffffu);
-    const int arrival = static_cast<int>(record[3] >> 32) - 1;
-    if (arrival >= 0 && arrived[arrival] != static_cast<unsigned>(blob_bytes)) {
+    grid_launch_dependents();
+    if (block < side_blocks) {
+        const int filled = num_jobs[1];  // they come first
+        const int parts = max(1, side_blocks / max(1, filled)), part = block % parts;
+        const int from = down_begin / 16, units = blob_bytes / 16 - from;
+        const int share = (units + parts - 1) / parts;
+        for (int job = block / parts; job < filled; job += side_blocks / parts) {
+            const Job record = load_job(jobs, job);
+            copy_units(record.source, record.fill, from + part * share,
+                       from + min(units, (part + 1) * share));
+        }
+        return;
+    }
+    const int job = (block - side_blocks) / tiles, tile = (block - side_blocks) % tiles;
+    if (block == side_blocks && threadIdx.x == 0) timer[0] = global_timer_ns();
+    // All at once: there are records beyond the number of jobs too.
+    const Job record = load_job(jobs, job);
+    const int pairs = __ldcg(job_pairs + job * 8 + lane % 8);
+    if (job >= __ldcg(num_jobs)) return;
+    const unsigned char* source = record.source;
+    unsigned char* fill = record.fill;
+    const int rows = record.rows;
+    const bool late = record.arrival > 0 &&
+                      arrived[record.arrival - 1] != static_cast<unsigned>(blob_bytes);
+    if (late) {
         // The prefetch did not bring all bytes: its slot is worth nothing, fill it as a miss would.
         fill = const_cast<unsigned char*>(source);
-        source = reinterpret_cast<const unsigned char*>(record[1]);
+        source = record.host;
         if (tile == 0 && threadIdx.x == 0) {
             atomicAdd(&counters[LATE], 1ull);
             atomicAdd(&counters[BYTES_READ], static_cast<u64>(blob_bytes));
@@ -141,27 +147,10 @@ moe_gate_up(const u64* jobs, const int* job_pairs, const int* num_jobs, const un
                 for (int c = 0; c < 2; ++c)
                     if (base + c * 32 + lane < n) store_16(fill + offset + c * 512, w[r][c]);
             }
-            if (base == 0) {
-                const unsigned down_begin = scale_begin + 4u * intermediate * groups;
-                const int units = static_cast<int>(blob_bytes - down_begin) / 16;
-                const int share = (units + tiles - 1) / tiles;
-                const int from = share * tile, to = min(units, from + share);
-                for (int i = from + threadIdx.x; i < to; i += 4 * UP_THREADS) {
-                    uint4 part[4];
-#pragma unroll
-                    for (int t = 0; t < 4; ++t)
-                        if (i + t * UP_THREADS < to)
-                            part[t] = load_16(source + down_begin + (i + t * UP_THREADS) * 16);
-#pragma unroll
-                    for (int t = 0; t < 4; ++t)
-                        if (i + t * UP_THREADS < to)
-                            store_16(fill + down_begin + (i + t * UP_THREADS) * 16, part[t]);
-                }
-            }
         }
         if (base == 0) __syncthreads();
         for (int j = 0; j < rows; ++j) {
-            const int b = job_pairs[job * 8 + j] / num_experts_per_tok;
+            const int b = __shfl_sync(0xffffffffu, pairs, j) / num_experts_per_tok;
             const float* row = packed + static_cast<u64>(b) * hidden;
             float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
@@ -191,48 +180,17 @@ moe_gate_up(const u64* jobs, const int* job_pairs, const int* num_jobs, const un
         }
     }
     __syncwarp();
-    for (int i = lane; i < rows * 2; i += 32) {
-        const int j = i / 2, row = first + i % 2;
-        const float value = silu(sums[warp][j][i % 2]) * sums[warp][j][2 + i % 2];
-        inner[static_cast<u64>(job_pairs[job * 8 + j]) * intermediate +
-              packed_index(row, intermediate / 32)] = value * packed_factor(row);
+    const int j = lane / 2 % 8, pair = __shfl_sync(0xffffffffu, pairs, j);
+    if (lane < rows * 2) {
+        const int row = first + lane % 2;
+        const float value = silu(sums[warp][j][lane % 2]) * sums[warp][j][2 + lane % 2];
+        inner[static_cast<u64>(pair) * intermediate + packed_index(row, intermediate / 32)] =
+            value * packed_factor(row);
     }
-}
-
-// The shared expert's part of one block of moe_down: two output rows, half a warp each.
-template <int format>
-__device__ __forceinline__ void shared_down(const unsigned char* weight, const float* scales,
-                                            int first, int size, const float* inner, int batch,
-                                            float* outputs) {
-    const int lane = threadIdx.x % 16, row = first + threadIdx.x % 32 / 16;
-    constexpr int columns = format == FP32 ? 4 : format == FP16 ? 8 : 16;
-    constexpr int loads = format == INT8 ? 2 : 4;
-    const int n = size / columns;
-    const unsigned char* source = weight + static_cast<u64>(row) * n * 16;
-    for (int base = 0; base < n; base += 16 * loads) {
-        uint4 w[loads];
-#pragma unroll
-        for (int c = 0; c < loads; ++c) {
-            const int unit = base + c * 16 + lane;
-            w[c] = unit < n ? load_16(source + unit * 16) : make_uint4(0, 0, 0, 0);
-        }
-        if (base == 0) grid_dependency_wait();  // constant weights: loaded before
-        for (int b = 0; b < batch; ++b) {
-            float sum = 0.0f;
-#pragma unroll
-            for (int c = 0; c < loads; ++c) {
-                const int unit = base + c * 16 + lane;
-                if (unit < n)
-                    sum += dot_16_bytes<format>(
-                        w[c], inner + static_cast<u64>(b) * size + unit * columns);
-            }
-#pragma unroll
-            for (int offset = 8; offset > 0; offset /= 2)
-                sum += __shfl_xor_sync(0xffffffffu, sum, offset);
-            if (format == INT8) sum *= scales[row];
-            float* output = outputs + b * DOWN_TILE + row % DOWN_TILE;
-            if (lane == 0) *output = base == 0 ? sum : *output + sum;
-        }
+    if (late) {
+        const int from = down_begin / 16, units = blob_bytes / 16 - from;
+        const int share = (units + tiles - 1) / tiles;
+        copy_units(source, fill, from + tile * share, from + min(units, (tile + 1) * share));
     }
 }
 
@@ -240,12 +198,15 @@ __device__ __forceinline__ void shared_down(const unsigned char* weight, const f
 // sigmoid(shared gate) * the shared expert. A block makes DOWN_TILE rows of the output of all
 // experts: its first warps take a job each, four more (if any) the shared expert. Nothing is
 // written for rows with a negative position.
+//
+// Starts when every block of moe_gate_up is past its wait for moe_select. Hence the jobs are
+// complete, and experts in a slot may be read before the wait; those being filled may not.
 extern "C" __global__ void __launch_bounds__(32 * (DOWN_WARPS + 4), 2)
-moe_down(const u64* jobs, const int* job_pairs, const int* num_jobs, const float* topk_weights,
-         const float* inner, const float* shared_inner, const float* shared_logits,
-         const int* positions, const unsigned char* shared_weight, const float* shared_scales,
-         float* x, u64* timer, int shared_format, int shared_size, int batch, int hidden,
-         int intermediate, int group_size, int num_experts_per_tok) {
+moe_down(const u64* jobs, const int* job_pairs, const int* num_jobs, const unsigned* arrived,
+         const float* topk_weights, const float* inner, const float* shared_inner,
+         const float* shared_logits, const int* positions, const unsigned char* shared_weight,
+         const float* shared_scales, float* x, u64* timer, int shared_format, int shared_size, int blob_bytes, int batch,
+         int hidden, int intermediate, int group_size, int num_experts_per_tok) {
     // products [pairs][DOWN_TILE] | shared products [batch][DOWN_TILE]
     DYNAMIC_SHARED(float, products);
     __shared__ float partial[DOWN_WARPS][DOWN_UNITS];
@@ -258,37 +219,51 @@ moe_down(const u64* jobs, const int* job_pairs, const int* num_jobs, const float
                   first + 2 * (warp - DOWN_WARPS), shared_size, shared_inner, batch,
                   shared_products);
     } else {
-        grid_dependency_wait();
         const int n = intermediate / 32, units = DOWN_TILE * n, groups = intermediate / group_size;
         const u64 words_begin =
             static_cast<u64>(intermediate) * hidden + 4ull * intermediate * (hidden / group_size);
         const u64 scales_begin = words_begin + static_cast<u64>(intermediate) * hidden / 2;
         const uint4 zero = make_uint4(0, 0, 0, 0);
-        const int count = num_jobs[0];
+        Job record = load_job(jobs, warp);
+        int pairs = __ldcg(job_pairs + warp * 8 + lane % 8);
+        const int count = __ldcg(num_jobs);
+        bool waited = false;
         for (int job = warp; job < count; job += DOWN_WARPS) {
-            const u64* record = jobs + job * 4;
-            // A filled slot holds the down part by now, a prefetched one all of it.
-            const unsigned char* source = reinterpret_cast<const unsigned char*>(
-                record[2] != 0 ? record[2] : record[0]);
+            if (job != warp) {
+                record = load_job(jobs, job);
+                pairs = __ldcg(job_pairs + job * 8 + lane % 8);
+            }
+            const bool late = record.arrival > 0 && __ldcg(arrived + record.arrival - 1) !=
+                                                        static_cast<unsigned>(blob_bytes);
+            if (!waited && (record.fill != nullptr || late)) {
+                grid_dependency_wait();
+                waited = true;
+            }
+            const unsigned char* source = record.fill != nullptr ? record.fill : record.source;
             const unsigned char* words = source + words_begin + static_cast<u64>(first) * n * 16;
             const unsigned short* scales =
                 reinterpret_cast<const unsigned short*>(source + scales_begin) +
                 static_cast<u64>(first) * groups;
-            const int rows = static_cast<int>(record[3] & 0xffffffffu);
+            const int rows = record.rows;
             for (int base = 0; base < units; base += DOWN_UNITS) {
                 uint4 w[4];
                 float scale[4];
 #pragma unroll
                 for (int t = 0; t < 4; ++t) {
                     const int unit = base + t * 32 + lane;
-                    w[t] = unit < units ? load_16(words + unit * 16) : zero;
+                    w[t] = zero;
+                    if (unit < units) w[t] = __ldcg(reinterpret_cast<const uint4*>(words) + unit);
                     scale[t] = unit < units
-                                   ? half_to_float(scales[unit / n * groups +
-                                                          unit % n * 32 / group_size])
+                                   ? half_to_float(__ldcg(scales + unit / n * groups +
+                                                          unit % n * 32 / group_size))
                                    : 0.0f;
                 }
+                if (!waited) {
+                    grid_dependency_wait();
+                    waited = true;
+                }
                 for (int j = 0; j < rows; ++j) {
-                    const int pair = job_pairs[job * 8 + j];
+                    const int pair = __shfl_sync(0xffffffffu, pairs, j);
                     const float* row = inner + static_cast<u64>(pair) * intermediate;
                     float dot[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
@@ -324,6 +299,7 @@ moe_down(const u64* jobs, const int* job_pairs, const int* num_jobs, const float
                 }
             }
         }
+        grid_dependency_wait();
     }
     __syncthreads();
     if (threadIdx.x < batch * DOWN_TILE) {
@@ -359,7 +335,8 @@ moe_copy(const u64* copies, const int* count, unsigned* arrived, int blob_bytes)
             uint4 part[8];
 #pragma unroll
             for (int t = 0; t < 8; ++t)
-                if (base + t * stride < units) part[t] = load_16(source + (base + t * stride) * 16ull);
+                if (base + t * stride < units)
+                    part[t] = load_16(source + (base + t * stride) * 16ull);
 #pragma unroll
             for (int t = 0; t < 8; ++t)
                 if (base + t * stride < units) {

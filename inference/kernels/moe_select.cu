@@ -90,6 +90,8 @@ moe_select(const float* logits, const float* next_logits, const int* positions,
         previous[i] = e < experts ? frequency[table + e] : 0.0f;
     }
     const int begin = slot_begin[layer], num_slots = slot_begin[layer + 1] - begin;
+    bool active = false;
+    for (int b = 0; b < batch; ++b) active = active || positions[b] >= 0;
     if (has_next && tid < copy_counts[layer + 1]) {
         // A copy of the step before that never arrived: its slot holds nothing.
         const int entry = (layer + 1) * MAX_COPIES + tid, e = copy_experts[entry];
@@ -225,8 +227,10 @@ moe_select(const float* logits, const float* next_logits, const int* positions,
         }
         places[i] = __popc((miss ? misses : hits) & ((1u << lane) - 1u));
         if (e >= experts) continue;
-        // Rounded twice on every machine: the choice of victims can be replayed.
-        const float now = __fadd_rn(__fmul_rn(previous[i], decay), used ? 1.0f : 0.0f);
+        // Rounded twice on every machine: the choice of victims can be replayed. A step of nothing
+        // but padding does not count.
+        const float next = __fadd_rn(__fmul_rn(previous[i], decay), used ? 1.0f : 0.0f);
+        const float now = active ? next : previous[i];
         frequencies[e] = now;
         frequency[table + e] = now;
         if (!used) continue;
@@ -367,6 +371,7 @@ moe_select(const float* logits, const float* next_logits, const int* positions,
         if (tid == MISSES || tid == PREFETCHED)
             atomicAdd(&counters[BYTES_READ], static_cast<u64>(deltas[tid]) * blob_bytes);
     }
+    if (tid == 64) num_jobs[1] = total_misses - deltas[UNFILLED];
     if (tid == 32) {
         // Time of the layer before: [start, end, kind] were left by its kernels.
         const u64 start = timer[0], end = timer[1], kind = timer[2];
@@ -376,6 +381,6 @@ moe_select(const float* logits, const float* next_logits, const int* positions,
         }
         timer[0] = timer[1] = 0;
         timer[2] = total_misses > 0 ? MISS_NS : total_hits > 0 ? HIT_NS : 0;
-        if (layer == 0) steps[0] = step + 1;
+        if (layer == 0 && active) steps[0] = step + 1;
     }
 }

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from inference.errors import SlotMismatchError
 from inference.kernels import moe
+from inference.kernels.step import withdraw_waiting
 from inference.moe.expert_arena import ExpertArena
 from inference.moe.expert_prefill import ExpertPrefill
 from inference.moe.prefetcher import ExpertPrefetcher, PrefetchConfig
@@ -173,6 +174,7 @@ class ExpertSlots:
         moe.down(
             self.library,
             self.tables,
+            index,
             positions,
             x,
             shared=shared,
@@ -195,6 +197,7 @@ class ExpertSlots:
         Raises:
             SlotMismatchError: One differs; names the layer, expert and slot.
         """
+        withdraw_waiting(self.library.device)
         tables = self.tables
         for index, layer in enumerate(self.arena.layers):
             experts = tables.experts_in_slots(index).tolist()
@@ -215,11 +218,12 @@ class ExpertSlots:
                     raise SlotMismatchError(layer, expert, slot)
 
     def counters(self) -> RouterCounters:
-        """A snapshot; waits for the work submitted so far."""
+        """A snapshot; waits for the work submitted so far (a step that waits: 0.2 s at most)."""
         return RouterCounters.from_tensors(self.tables.counters.cpu(), self.tables.uses.cpu())
 
     def reset_counters(self) -> None:
         """Set the counters to zero, in stream order; slots and frequencies stay."""
+        withdraw_waiting(self.library.device)
         self.tables.counters.zero_()
         self.tables.uses.zero_()
 
@@ -228,6 +232,7 @@ class ExpertSlots:
 
         Not between the layers of a step. Their frequencies become at least 1.
         """
+        withdraw_waiting(self.library.device)
         index = self._index[layer]
         tables = self.tables
         wanted = list(dict.fromkeys(ids))[: tables.begins[index + 1] - tables.begins[index]]
@@ -256,6 +261,7 @@ class ExpertSlots:
         What was prefetched last is forgotten as such; every step waits for its copies, so the
         experts lie in their slots.
         """
+        withdraw_waiting(self.library.device)
         if self.library.device.type == "cuda":
             torch.cuda.synchronize(self.library.device)
         self._settings = replace(
@@ -277,6 +283,7 @@ class ExpertSlots:
         the same shape replaces the predictions *for* a layer. Weights stay the router's for these
         ids. None ends it. Works under a captured graph.
         """
+        withdraw_waiting(self.library.device)
         tables = self.tables
         shape = (len(self.arena.layers), self.max_batch * self.num_experts_per_tok)
         for table in (ids, predicted):

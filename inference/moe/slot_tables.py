@@ -70,9 +70,10 @@ class SlotTables:
         self.combinations = zeros(layers, num_sequences, moe.COMBINATION_INTS)
         self.combinations[:, :, -1] = -1
         # Of the layer that runs: records of moe_select, pairs by job, outputs of the router.
-        self.jobs = zeros(pairs, 4, dtype=torch.int64)
-        self.job_pairs = zeros(pairs, moe.MAX_BATCH)
-        self.num_jobs = zeros(1)
+        # Kernels read a record before they know whether it is one: 8 are always there.
+        self.jobs = zeros(max(pairs, 8), 4, dtype=torch.int64)
+        self.job_pairs = zeros(max(pairs, 8), moe.MAX_BATCH)
+        self.num_jobs = zeros(2)  # all, and those that fill a slot: the first
         self.topk_ids = zeros(pairs)
         self.topk_weights = zeros(pairs, dtype=torch.float32)
         self.logits = zeros(max_batch, experts, dtype=torch.float32)
