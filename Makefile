@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PY := .venv/bin/python
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check unit test-gpu bench-demo bench-callbacks chaos load soak \
+.PHONY: help setup demo test check unit audit test-gpu bench-demo bench-callbacks chaos load soak \
 	train-fixture eval-fixture train-demo eval-demo
 
 help:  ## list the targets
@@ -31,6 +31,9 @@ check: .venv/.dev  ## lint, types, import rules
 
 unit: .venv/.dev  ## the tests alone
 	$(PY) -m pytest -q -m "not gpu"
+
+audit: .venv/.dev  ## known vulnerabilities and var/sbom.cdx.json; Error 3 when it cannot ask
+	@$(PY) -m deploy.audit
 
 test-gpu:  ## the tests that need an NVIDIA GPU; PYTHON= picks another interpreter
 	$(or $(PYTHON),$(PY)) -m pytest -q -m gpu tests/inference
