@@ -119,8 +119,18 @@ def _delete(client: redis.Redis, options: argparse.Namespace) -> int:
         print(f"{options.user}：没有存任何东西。")
         return 0
     print(f"删除了 {options.user} 的：{_listed(removed)}。")
+    print(_forget_on_disk(client))
     print("不在这里的：以前的备份、导出的文件、日志里的成员 ID，以及已经发到企业微信里的消息。")
     return 0
+
+
+def _forget_on_disk(client: redis.Redis) -> str:
+    """Redis' log on disk holds what was removed until it is written anew."""
+    try:
+        client.bgrewriteaof()
+    except redis.ResponseError as error:
+        return f"Redis 现在不能重写 AOF（{error}）：请稍后运行 redis-cli BGREWRITEAOF。"
+    return "Redis 正在重写 AOF，写完后磁盘上也没有了。"
 
 
 def _backup(client: redis.Redis, options: argparse.Namespace) -> int:

@@ -35,7 +35,7 @@ FORMAT = 1
 MANIFEST, KEYS_FILE = "manifest.json", "keys.jsonl.gz"
 _BATCH = 500
 _MADE_ANEW = (keys.PENDING_USERS, keys.PENDING_OUTBOXES, keys.QUEUE)
-_PASSING = ("process:", "celery:", "access-token:", "wrong-tokens:", "admin-logins:")
+_PASSING = ("process:", "celery:", "access-token:", "wrong-tokens:")
 _PASSING_OF_MEMBERS = ("lease:", "woken:")
 
 

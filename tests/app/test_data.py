@@ -10,11 +10,13 @@ import redis
 
 from app import data
 from app.cli import main
-from app.settings import Settings
+from app.settings import Settings, load
 from app.store.inbox import Inbox
 from app.store.lease import Leases
+from app.store.server import RedisServer, connect
 from tests.app.store.messages import tag_of
 from tests.app.store.test_members import fill
+from tests.workers.fakes import wait_for
 
 
 def test_export_writes_json_lines_into_a_new_private_file(
@@ -56,6 +58,20 @@ def test_delete_asks_then_removes_then_finds_nothing(
     assert redis_client.keys("*zhang*") == []
     assert data.main(["delete", "zhang", "--yes"], configured) == 0
     assert "没有存任何东西" in capsys.readouterr().out
+
+
+def test_what_was_deleted_leaves_the_disk_too(environ: dict[str, str], tmp_path: Path) -> None:
+    with RedisServer(tmp_path) as server, connect(server.url) as client:
+
+        def on_disk() -> bool:
+            files = [path for path in tmp_path.rglob("*") if path.is_file()]
+            return any("zhang的问题".encode() in path.read_bytes() for path in files)
+
+        fill(client, "zhang")
+        wait_for(on_disk)
+        settings = load({**environ, "REDIS_URL": server.url})
+        assert data.main(["delete", "zhang", "--yes"], settings) == 0
+        wait_for(lambda: not on_disk())
 
 
 def test_delete_waits_for_a_running_turn_unless_forced(
