@@ -6,7 +6,7 @@ Owns what is read from Redis. Knows nothing of WeCom's API or of the engine.
 from __future__ import annotations
 
 import time
-from typing import Any, cast
+from typing import cast
 
 import redis
 
@@ -33,7 +33,7 @@ def check(settings: Settings) -> list[Finding]:
                 *_durability(client),
                 *_processes(client),
                 _queue(client),
-                *_alerts(client),
+                *_alerts(client, settings),
             ]
     except redis.AuthenticationError:
         return [fail("redis", "Redis 拒绝了密码", "检查 REDIS_URL 里的用户名和密码")]
@@ -135,11 +135,17 @@ def _queue(client: redis.Redis) -> Finding:
     return warn("queue", fact, remedy)
 
 
-def _alerts(client: redis.Redis) -> list[Finding]:
+def _alerts(client: redis.Redis, settings: Settings) -> list[Finding]:
     from app.store.app_state import AppState
 
     findings = []
-    for app, alert in AppState(client).alerts().items():
+    state = AppState(client)
+    held_ms = state.held_since_ms(settings.wecom_corp_id, settings.wecom_agent_id)
+    if held_ms:
+        since = time.strftime("%m-%d %H:%M", time.localtime(held_ms / 1000))
+        remedy = "在管理页 /admin 的「发件箱」里恢复发送；积压的答案会按顺序发出"
+        findings.append(warn("outbox_held", f"管理员从 {since} 起暂停了发送", remedy))
+    for app, alert in state.alerts().items():
         remedy = (
             f"在企业微信后台「企业可信IP」里加上 {alert.allow_ip}；之后会自动恢复发送"
             if alert.allow_ip

@@ -12,8 +12,9 @@ from typing import Any
 
 from app.store.presence import ProcessReport
 
-CELL = 12
-"""Edge of a heat-map cell, in SVG units."""
+CELL_WIDTH = 24
+CELL_HEIGHT = 12
+"""Of a heat-map cell with the gap beside it, in SVG units."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ class HeatMap:
     height: int
     cells: tuple[Cell, ...]
     hottest: float
+    cell_width: int = CELL_WIDTH
+    cell_height: int = CELL_HEIGHT
 
 
 @dataclass(frozen=True)
@@ -123,8 +126,8 @@ def _heat(value: Any) -> HeatMap | None:
         return None
     cells = tuple(
         Cell(
-            x=CELL * column,
-            y=CELL * line,
+            x=CELL_WIDTH * column,
+            y=CELL_HEIGHT * line,
             # The root makes the difference between little and nothing visible.
             opacity=round((load / hottest) ** 0.5, 3),
             title=f"第 {line + 1} 行第 {column + 1} 列：均匀负载的 {load:.2f} 倍",
@@ -135,8 +138,8 @@ def _heat(value: Any) -> HeatMap | None:
     return HeatMap(
         layers=int(value.get("layers", len(rows))),
         experts=int(value.get("experts", len(rows[0]))),
-        width=CELL * max(len(row) for row in rows),
-        height=CELL * len(rows),
+        width=CELL_WIDTH * max(len(row) for row in rows),
+        height=CELL_HEIGHT * len(rows),
         cells=cells,
         hottest=hottest,
     )

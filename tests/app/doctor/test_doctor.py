@@ -204,6 +204,13 @@ def test_an_old_queue_and_a_paused_outbox(healthy: Settings, redis_client: redis
     assert "203.0.113.7" in found["outbox"].remedy
 
 
+def test_sending_that_an_administrator_holds(healthy: Settings, redis_client: redis.Redis) -> None:
+    AppState(redis_client).hold(CORP, AGENT)
+    found = by_name(store_checks.check(healthy))
+    assert (found["outbox_held"].level, "/admin" in found["outbox_held"].remedy) == ("warn", True)
+    assert "outbox" not in found
+
+
 def test_the_engines_findings_become_ours(
     configured: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
