@@ -253,18 +253,3 @@ class ExpertPrefill:
             source = self._arena.blobs[index][neighbours[0] : neighbours[-1] + 1]
             self._staging[buffer, place : place + len(neighbours)].copy_(source, non_blocking=True)
             place += len(neighbours)
-
-
-def workspace_bytes(
-    shape: ExpertShape,
-    *,
-    num_tokens: int,
-    num_experts_per_tok: int,
-    itemsize: int,
-    staging_experts: int,
-) -> int:
-    """Device memory of one prefill of ``num_tokens``: pairs, results and the staging buffers."""
-    pairs = num_tokens * num_experts_per_tok
-    rows = pairs * (shape.intermediate_size + shape.hidden_size) + num_tokens * shape.hidden_size
-    # torch.sort of the ids: keys and values, int32 and int64, and as much again to work in.
-    return rows * itemsize + 2 * pairs * 16 + 2 * staging_experts * shape.size_bytes
