@@ -1,14 +1,20 @@
 from __future__ import annotations
 
+import shutil
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from inference.benchmarks import random_model
-from inference.checkpoint.backbone import random_backbone, routed_layers
+from inference.checkpoint import backbone
+from inference.checkpoint import format as layout
+from inference.checkpoint.backbone import load_backbone, random_backbone, routed_layers
+from inference.errors import DamagedFileError
 
 TINY_CONFIGS = [random_model.tiny_qwen3_moe_config, random_model.tiny_qwen3_5_moe_config]
 
@@ -43,6 +49,33 @@ def test_the_seed_decides_the_weights(make_config: Any) -> None:
         assert not torch.equal(tensor, other.state_dict()[name]), name
 
 
+@pytest.mark.parametrize("make_config", TINY_CONFIGS)
+def test_weights_made_in_blocks_are_whole(
+    make_config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backbone, "_BLOCK_BYTES", 3000)
+    model = random_backbone(make_config(), seed=1, on_host=True)
+    head = model.lm_head.weight
+    assert len(set(head[:, 0].tolist())) == len(head)
+    assert float(head.std()) == pytest.approx(2.0 * head.shape[1] ** -0.5, rel=0.05)
+    assert float(model.model.embed_tokens.weight.std()) == pytest.approx(1.0, rel=0.05)
+
+
+def test_a_value_that_is_not_finite_is_found_in_any_block(
+    tiny_hybrid_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backbone, "_BLOCK_BYTES", 3000)
+    folder = Path(shutil.copytree(tiny_hybrid_dir, tmp_path / "model"))
+    load_backbone(folder, on_host=True)
+    path = folder / layout.BACKBONE_FILE
+    tensors = load_file(path)
+    name = max(tensors, key=lambda key: tensors[key].numel())
+    tensors[name][-1, -1] = torch.nan
+    save_file(tensors, path)
+    with pytest.raises(DamagedFileError, match=f"{name} holds NaN"):
+        load_backbone(folder, on_host=True)
+
+
 def test_experts_that_were_not_put_in_are_an_error() -> None:
     model = random_backbone(random_model.tiny_qwen3_moe_config())
     with pytest.raises(RuntimeError, match="was not replaced"):
@@ -74,8 +107,6 @@ def test_the_target_shapes_have_the_published_sizes(
     make_config: Any, num_layers: int, parameters: int
 ) -> None:
     """Built on the meta device: neither memory nor initialisation, so it takes no time."""
-    from inference.checkpoint import backbone
-
     start = time.perf_counter()
     model = backbone._build(make_config(), torch.float16)
     assert time.perf_counter() - start < 10

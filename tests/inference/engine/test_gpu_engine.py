@@ -24,7 +24,7 @@ from inference.sampling_params import SamplingParams
 from inference.tokenizer import Tokenizer
 from tests.inference.engine.gpu_models import new_runner
 
-DEMO = Path("models/demo-moe")
+DEMO = Path(__file__).parents[3] / "models" / "demo-moe"
 TOOLS = (ToolSpec("sql_query", "", {"type": "object", "properties": {"sql": {"type": "string"}}}),)
 Runner = ModelRunner | GpuModelRunner
 

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from inference.benchmarks.random_model import ModelShape
+from inference.checkpoint.backbone import random_backbone
 from inference.engine.device_memory import limit_memory
+from inference.engine.gpu_weights import take_weights
 from inference.kernels.cuda_kernels import CudaKernels
 from tests.inference.engine.gpu_models import greedy_run, new_runner, prompt_of
 
@@ -69,3 +72,25 @@ def test_the_allocator_cannot_pass_the_limit(cuda_kernels: CudaKernels) -> None:
             torch.empty(256 * 2**20, dtype=torch.uint8, device=device)
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0, device)
+
+
+def test_quantising_never_holds_the_float_weights(cuda_kernels: CudaKernels) -> None:
+    device = cuda_kernels.device
+    shape = ModelShape(vocab_size=131072, hidden_size=1024, tie_word_embeddings=False)
+    model = random_backbone(shape.to_config(), device=device, dtype=torch.float16, on_host=True)
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    weights = take_weights(
+        model,
+        device=device,
+        max_model_len=64,
+        backbone_dtype="int8",
+        head_dtype="int8",
+        group_size=32,
+    )
+    held = torch.cuda.memory_allocated(device) - before
+    peak = torch.cuda.max_memory_allocated(device) - before
+    assert held > weights.head.weight.nbytes
+    # Blocks of 16 MiB in fp32, a handful at once; the head in fp16 has 256 MiB.
+    assert peak - held < 128 * 2**20
+    assert all(parameter.device == device for parameter in model.parameters())

@@ -21,7 +21,7 @@ from inference.errors import (
     MissingFileError,
     PinningError,
 )
-from inference.moe import pinning
+from inference.moe import expert_arena, pinning
 from inference.moe.expert_arena import BlobLayout, ExpertArena
 from inference.moe.expert_store import ExpertStore
 
@@ -80,6 +80,16 @@ def test_random_experts_keep_the_size_of_their_inputs() -> None:
     assert dense.isfinite().all()
     assert float(dense.std() * 256**0.5) == pytest.approx(1.0, rel=0.15)
     assert not torch.equal(arena.blobs[0], arena.blobs[1])
+
+
+def test_random_experts_made_in_blocks_are_all_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = layout.ExpertShape(64, 32, 32)
+    monkeypatch.setattr(expert_arena, "_RANDOM_BLOCK_BYTES", 2 * BlobLayout(shape).blob_bytes)
+    arena = ExpertArena.random(shape, layers=[0], num_experts=5)
+    for expert in range(5):
+        assert int4.dequantize(arena.packed(0, expert).down_proj).std() > 0
+        others = (other for other in range(5) if other != expert)
+        assert not any(torch.equal(arena.blobs[0][expert], arena.blobs[0][i]) for i in others)
 
 
 def resave(path: Path, change: Any) -> None:
