@@ -205,8 +205,9 @@ extern "C" __global__ void __launch_bounds__(32 * (DOWN_WARPS + 4), 2)
 moe_down(const u64* jobs, const int* job_pairs, const int* num_jobs, const unsigned* arrived,
          const float* topk_weights, const float* inner, const float* shared_inner,
          const float* shared_logits, const int* positions, const unsigned char* shared_weight,
-         const float* shared_scales, float* x, u64* timer, int shared_format, int shared_size, int blob_bytes, int batch,
-         int hidden, int intermediate, int group_size, int num_experts_per_tok) {
+         const float* shared_scales, float* x, u64* timer, int shared_format, int shared_size,
+         int blob_bytes, int batch, int hidden, int intermediate, int group_size,
+         int num_experts_per_tok) {
     // products [pairs][DOWN_TILE] | shared products [batch][DOWN_TILE]
     DYNAMIC_SHARED(float, products);
     __shared__ float partial[DOWN_WARPS][DOWN_UNITS];

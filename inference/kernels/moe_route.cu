@@ -40,8 +40,8 @@ moe_route(const float* x, const float* norm, const float* router, const float* s
         if (weights != nullptr && unit < units)
             first[t] = reinterpret_cast<const float4*>(weights)[unit];
     }
-    grid_launch_dependents();
     grid_dependency_wait();
+    grid_launch_dependents();  // not before: moe_select relies on it
 
     for (int b = 0; b < batch; ++b) {
         const float4* source = reinterpret_cast<const float4*>(x + static_cast<u64>(b) * hidden);

@@ -5,11 +5,8 @@
 
 typedef unsigned long long u64;
 
-#define SELECT_THREADS 256
-#define MAX_PAIRS 128  // (row of the batch, rank)
 #define MAX_COPIES 8
 #define COMBINATION_INTS 18  // MAX_WORDS of the set, repeats, position
-#define INELIGIBLE 3.0e38f
 
 // Indices of `counters`; inference/moe/router_counters.py has the same names.
 enum {
@@ -18,25 +15,6 @@ enum {
     UNFILLED, TIMED_COUNTERS, HIT_NS = TIMED_COUNTERS, HIT_LAYERS, MISS_NS, MISS_LAYERS,
     NUM_COUNTERS
 };
-
-// The `wanted` slots of least value, least first and by number among equals, into `victims`;
-// -1 where there is none. All threads of the block call it.
-__device__ __forceinline__ void least_slots(const float* values, int count, int wanted,
-                                            int* victims) {
-    if (threadIdx.x < MAX_PAIRS) victims[threadIdx.x] = -1;
-    __syncthreads();
-    for (int slot = threadIdx.x; slot < count; slot += SELECT_THREADS) {
-        const float value = values[slot];
-        if (value >= INELIGIBLE) continue;
-        int rank = 0;
-        for (int other = 0; other < count; ++other) {
-            const float theirs = values[other];
-            rank += theirs < value || (theirs == value && other < slot) ? 1 : 0;
-        }
-        if (rank < wanted) victims[rank] = slot;
-    }
-    __syncthreads();
-}
 
 // One step of one layer. Tables over layers are indexed by `layer`; see ExpertSlots for each.
 //
@@ -57,7 +35,9 @@ moe_select(const float* logits, const float* next_logits, const int* positions,
            float penalty) {
     __shared__ int row_bits[MAX_EXPERTS];   // rows of the batch that use the expert
     __shared__ int next_bits[MAX_EXPERTS];  // rows predicted to use it in the next layer
-    __shared__ float values[MAX_EXPERTS];   // by slot, for the choice of victims
+    __shared__ __align__(16) float values[MAX_EXPERTS];  // by slot, for the choice of victims
+    __shared__ int residents[MAX_EXPERTS];  // expert by slot
+    __shared__ int next_residents[MAX_EXPERTS];
     __shared__ float frequencies[MAX_EXPERTS];
     __shared__ unsigned current[8][MAX_WORDS];  // what was predicted for this layer
     __shared__ int ids[MAX_PAIRS], next_ids[MAX_PAIRS], next_slots[MAX_PAIRS];
@@ -71,44 +51,86 @@ moe_select(const float* logits, const float* next_logits, const int* positions,
     const int table = layer * experts, next_table = table + experts;
     const bool has_next = predict != 0 && layer + 1 < num_layers;
     grid_launch_dependents();
-    grid_dependency_wait();
 
+    // Before the wait: everything but the logits. moe_route lets this kernel start after its own
+    // wait, so all kernels before it are complete; past the first-level cache all the same.
     for (int e = tid; e < MAX_EXPERTS; e += SELECT_THREADS) row_bits[e] = next_bits[e] = 0;
     if (tid < TIMED_COUNTERS) deltas[tid] = 0;
-    if (tid < MAX_COPIES) in_flight[tid] = copy_experts[layer * MAX_COPIES + tid];
-    if (tid == 0) in_flight_count = copy_counts[layer];
+    if (tid < MAX_COPIES) in_flight[tid] = __ldcg(copy_experts + layer * MAX_COPIES + tid);
+    if (tid == 0) in_flight_count = __ldcg(copy_counts + layer);
     if (tid < 8 * MAX_WORDS)
-        current[tid / MAX_WORDS][tid % MAX_WORDS] = predicted[layer * 8 * MAX_WORDS + tid];
-    const u64 step = layer == 0 ? steps[0] : steps[0] - 1;
-    // In flight while the logits are sorted.
+        current[tid / MAX_WORDS][tid % MAX_WORDS] =
+            __ldcg(predicted + layer * 8 * MAX_WORDS + tid);
+    const u64 step = layer == 0 ? __ldcg(steps) : __ldcg(steps) - 1;
+    const int begin = slot_begin[layer], num_slots = slot_begin[layer + 1] - begin;
+    const int next_begin = begin + num_slots;
+    const int next_count = has_next ? slot_begin[layer + 2] - next_begin : 0;
+    bool active = false;
+    for (int b = 0; b < batch; ++b) active = active || __ldcg(positions + b) >= 0;
     int slots[2];
     float previous[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         const int e = i * SELECT_THREADS + tid;
-        slots[i] = e < experts ? slot_of[table + e] : -1;
-        previous[i] = e < experts ? frequency[table + e] : 0.0f;
+        slots[i] = e < experts ? __ldcg(slot_of + table + e) : -1;
+        previous[i] = e < experts ? __ldcg(frequency + table + e) : 0.0f;
+        if (e < num_slots) residents[e] = __ldcg(expert_of + begin + e);
+        if (e < next_count) next_residents[e] = __ldcg(expert_of + next_begin + e);
     }
-    const int begin = slot_begin[layer], num_slots = slot_begin[layer + 1] - begin;
-    bool active = false;
-    for (int b = 0; b < batch; ++b) active = active || positions[b] >= 0;
-    if (has_next && tid < copy_counts[layer + 1]) {
-        // A copy of the step before that never arrived: its slot holds nothing.
-        const int entry = (layer + 1) * MAX_COPIES + tid, e = copy_experts[entry];
-        const int slot = slot_of[next_table + e];
-        if (arrived[entry] != static_cast<unsigned>(blob_bytes) && slot >= 0) {
-            slot_of[next_table + e] = -1;
-            expert_of[slot_begin[layer + 1] + slot] = -1;
-            addresses[next_table + e] =
-                host_layers[layer + 1] + static_cast<u64>(e) * blob_bytes;
-        }
+    // A copy of the step before that never arrived: its slot holds nothing.
+    int lost_expert = 0, lost_slot = -1;
+    if (has_next && tid < __ldcg(copy_counts + layer + 1)) {
+        const int entry = (layer + 1) * MAX_COPIES + tid;
+        lost_expert = __ldcg(copy_experts + entry);
+        if (__ldcg(arrived + entry) != static_cast<unsigned>(blob_bytes))
+            lost_slot = __ldcg(slot_of + next_table + lost_expert);
     }
+    // A warp decides row `warp`, and predicts one more: its tasks are `warp` and `warp + 8`.
+    int forced[2] = {-1, -1};
+#pragma unroll
+    for (int t = 0; t < 2; ++t) {
+        const int task = warp + t * (SELECT_THREADS / 32);
+        const int ahead = task >= batch ? 1 : 0;
+        const u64 override_table = __ldcg(overrides + ahead);
+        if (override_table == 0 || task >= 2 * batch || lane >= k || (ahead && !has_next)) continue;
+        const unsigned at =
+            static_cast<unsigned>(step) % static_cast<unsigned>(__ldcg(overrides + 2));
+        forced[t] = __ldcg(reinterpret_cast<const int*>(override_table) +
+                           (at * num_layers + layer + ahead) * __ldcg(overrides + 3) +
+                           task % batch * k + lane);
+    }
+    const int own = min(warp, batch - 1), position = __ldcg(positions + own);
+    const int sequence = sequence_slots != nullptr ? __ldcg(sequence_slots + own) : own;
+    int* record = combinations + (layer * num_sequences + sequence) * COMBINATION_INTS;
+    unsigned last = 0;
+    int run = 0;
+    if (position >= 0) {
+        if (lane < MAX_WORDS) last = static_cast<unsigned>(__ldcg(record + lane));
+        // A sequence that does not go on where the record ends is another one.
+        const int repeated = __ldcg(record + MAX_WORDS);
+        if (__ldcg(record + MAX_WORDS + 1) == position) run = repeated;
+    }
+    u64 times[3] = {0, 0, 0};
+    if (tid == 32)
+        for (int i = 0; i < 3; ++i) times[i] = __ldcg(timer + i);
     __syncthreads();
+    grid_dependency_wait();
+    if (lost_slot >= 0) {
+        next_residents[lost_slot] = -1;
+        slot_of[next_table + lost_expert] = -1;
+        expert_of[next_begin + lost_slot] = -1;
+        addresses[next_table + lost_expert] =
+            host_layers[layer + 1] + static_cast<u64>(lost_expert) * blob_bytes;
+    }
+    if (has_next) __syncthreads();
 
+#pragma unroll 1
     for (int task = warp; task < 2 * batch; task += SELECT_THREADS / 32) {
         const int row = task % batch;
         const bool next = task >= batch;
         if (next && !has_next) continue;
+        const int forced_id = task == warp ? forced[0] : forced[1];
+        const bool is_forced = __ballot_sync(0xffffffffu, forced_id >= 0) != 0u;
         const bool padding = positions[row] < 0;
         const float* source = next ? next_logits : logits;
         float v[MAX_WORDS];
@@ -119,16 +141,9 @@ moe_select(const float* logits, const float* next_logits, const int* positions,
         }
         int id = 0;
         float value = 0.0f;
-        const u64 override_table = overrides[next ? 1 : 0];
-        const int* forced = nullptr;
-        if (override_table != 0)
-            forced = reinterpret_cast<const int*>(override_table) +
-                     (static_cast<unsigned>(step) % static_cast<unsigned>(overrides[2]) * num_layers +
-                      layer + (next ? 1 : 0)) * overrides[3] +
-                     row * k;
         if (next) {
             warp_top_k(v, words, experts, k, &id, &value);
-            if (forced != nullptr && lane < k) id = forced[lane];
+            if (is_forced && lane < k) id = forced_id;
             unsigned word = words_of(id, k);
             if (padding) word = 0;
             if (lane < MAX_WORDS)
@@ -154,14 +169,8 @@ moe_select(const float* logits, const float* next_logits, const int* positions,
 #pragma unroll
             for (int i = 0; i < MAX_WORDS; ++i)
                 if (i * 32 + lane < experts)
-                    v[i] += temperature * gumbel(seed, model_layer, positions[row], i * 32 + lane);
+                    v[i] += temperature * gumbel(seed, model_layer, position, i * 32 + lane);
         }
-        const int sequence = sequence_slots != nullptr ? sequence_slots[row] : row;
-        int* record = combinations + (layer * num_sequences + sequence) * COMBINATION_INTS;
-        const int position = positions[row];
-        const unsigned last = lane < MAX_WORDS ? static_cast<unsigned>(record[lane]) : 0u;
-        // A sequence that does not go on where the record ends is another one.
-        const int run = record[MAX_WORDS + 1] == position ? record[MAX_WORDS] : 0;
         if (penalty != 0.0f && run >= repeats) {
 #pragma unroll
             for (int i = 0; i < MAX_WORDS; ++i)
@@ -174,10 +183,10 @@ moe_select(const float* logits, const float* next_logits, const int* positions,
         for (int i = 0; i < MAX_WORDS; ++i)
             if (i * 32 + lane < experts) sum += expf(v[i] - most);
         sum = warp_sum(sum);
-        if (forced != nullptr) {
+        if (is_forced) {
             // Weights of the forced ids are the router's own, noise and fatigue left out.
             if (lane < k) {
-                id = forced[lane];
+                id = forced_id;
                 value = bounded(logits[row * experts + id]);
             }
         }
@@ -234,7 +243,7 @@ moe_select(const float* logits, const float* next_logits, const int* positions,
         frequencies[e] = now;
         frequency[table + e] = now;
         if (!used) continue;
-        uses[table + e] += __popc(row_bits[e]);
+        atomicAdd(&uses[table + e], static_cast<u64>(__popc(row_bits[e])));
         for (int c = 0; c < in_flight_count; ++c)
             if (in_flight[c] == e) arrivals[i] = c;
         if (predict != 0 && layer > 0 && (miss || arrivals[i] >= 0)) {
@@ -256,9 +265,9 @@ moe_select(const float* logits, const float* next_logits, const int* positions,
         total_hits += segments[1][s];
     }
     if (total_misses > 0) {
-        for (int s = tid; s < num_slots; s += SELECT_THREADS) {
-            const int e = expert_of[begin + s];
-            float value = -1.0f;
+        for (int s = tid; s < (num_slots + 3) / 4 * 4; s += SELECT_THREADS) {
+            const int e = s < num_slots ? residents[s] : -1;
+            float value = s < num_slots ? -1.0f : INELIGIBLE;
             if (e >= 0) {
                 value = row_bits[e] != 0 ? INELIGIBLE : frequencies[e];
                 // What is in flight was predicted.
@@ -281,7 +290,7 @@ moe_select(const float* logits, const float* next_logits, const int* positions,
         if (!miss) source = pool + static_cast<u64>(begin + slots[i]) * blob_bytes;
         const int victim = miss ? victims[job] : -1;
         if (victim >= 0) {
-            const int evicted = expert_of[begin + victim];
+            const int evicted = residents[victim];
             if (evicted >= 0) {
                 slot_of[table + evicted] = -1;
                 addresses[table + evicted] =
@@ -326,12 +335,10 @@ moe_select(const float* logits, const float* next_logits, const int* positions,
     __syncthreads();
 
     if (has_next) {
-        const int next_begin = slot_begin[layer + 1];
-        const int next_count = slot_begin[layer + 2] - next_begin;
         if (num_chosen > 0) {
-            for (int s = tid; s < next_count; s += SELECT_THREADS) {
-                const int e = expert_of[next_begin + s];
-                float value = -1.0f;
+            for (int s = tid; s < (next_count + 3) / 4 * 4; s += SELECT_THREADS) {
+                const int e = s < next_count ? next_residents[s] : -1;
+                float value = s < next_count ? -1.0f : INELIGIBLE;
                 if (e >= 0) value = next_bits[e] != 0 ? INELIGIBLE : frequency[next_table + e];
                 values[s] = value;
             }
@@ -340,7 +347,7 @@ moe_select(const float* logits, const float* next_logits, const int* positions,
         }
         if (tid < num_chosen && victims[tid] >= 0) {
             const int e = chosen[tid], victim = victims[tid];
-            const int evicted = expert_of[next_begin + victim];
+            const int evicted = next_residents[victim];
             if (evicted >= 0) {
                 slot_of[next_table + evicted] = -1;
                 addresses[next_table + evicted] =
@@ -367,17 +374,17 @@ moe_select(const float* logits, const float* next_logits, const int* positions,
     }
     __syncthreads();
     if (tid < TIMED_COUNTERS && deltas[tid] != 0) {
-        counters[tid] += deltas[tid];
+        atomicAdd(&counters[tid], static_cast<u64>(deltas[tid]));
         if (tid == MISSES || tid == PREFETCHED)
             atomicAdd(&counters[BYTES_READ], static_cast<u64>(deltas[tid]) * blob_bytes);
     }
     if (tid == 64) num_jobs[1] = total_misses - deltas[UNFILLED];
     if (tid == 32) {
         // Time of the layer before: [start, end, kind] were left by its kernels.
-        const u64 start = timer[0], end = timer[1], kind = timer[2];
+        const u64 start = times[0], end = times[1], kind = times[2];
         if (start != 0 && end > start && kind != 0) {
-            counters[kind] += end - start;
-            counters[kind + 1] += 1;
+            atomicAdd(&counters[kind], end - start);
+            atomicAdd(&counters[kind + 1], 1ull);
         }
         timer[0] = timer[1] = 0;
         timer[2] = total_misses > 0 ? MISS_NS : total_hits > 0 ? HIT_NS : 0;

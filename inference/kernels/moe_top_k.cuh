@@ -1,10 +1,14 @@
-// Top-k of one row by one warp, and the noise that may be added before. Knows no slots.
+// Orders that moe_select needs: top-k of one row by one warp, with the noise that may be added
+// before, and the least valued slots by the block. Knows no tables.
 #pragma once
 
 #include "common.cuh"
 
 #define MAX_EXPERTS 512
 #define MAX_WORDS 16  // 32 experts each
+#define SELECT_THREADS 256
+#define MAX_PAIRS 128  // (row of the batch, rank)
+#define INELIGIBLE 3.0e38f
 
 __device__ __forceinline__ unsigned mixed(unsigned hash, unsigned value) {
     hash ^= value * 0x9e3779b9u + 0x7f4a7c15u;
@@ -92,4 +96,28 @@ __device__ __forceinline__ unsigned words_of(int id, int k) {
 // Finite logits whatever the weights gave, so that k experts are always found.
 __device__ __forceinline__ float bounded(float logit) {
     return logit >= -1.0e38f ? fminf(logit, 1.0e38f) : -1.0e38f;
+}
+
+// The `wanted` slots of least value, least first and by number among equals, into `victims`;
+// -1 where there is none. `values` goes on with INELIGIBLE to a multiple of four. All threads of
+// the block call it.
+__device__ __forceinline__ void least_slots(const float* values, int count, int wanted,
+                                            int* victims) {
+    if (threadIdx.x < MAX_PAIRS) victims[threadIdx.x] = -1;
+    __syncthreads();
+    for (int slot = threadIdx.x; slot < count; slot += SELECT_THREADS) {
+        const float value = values[slot];
+        if (value >= INELIGIBLE) continue;
+        int rank = 0;
+        for (int four = 0; four < (count + 3) / 4; ++four) {
+            const float4 theirs = reinterpret_cast<const float4*>(values)[four];
+            const int to_slot = slot - four * 4;
+            rank += theirs.x < value || (theirs.x == value && 0 < to_slot) ? 1 : 0;
+            rank += theirs.y < value || (theirs.y == value && 1 < to_slot) ? 1 : 0;
+            rank += theirs.z < value || (theirs.z == value && 2 < to_slot) ? 1 : 0;
+            rank += theirs.w < value || (theirs.w == value && 3 < to_slot) ? 1 : 0;
+        }
+        if (rank < wanted) victims[rank] = slot;
+    }
+    __syncthreads();
 }
