@@ -8,8 +8,10 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+import redis
 from flask.testing import FlaskClient
 
+from app import create_app, settings
 from app.log import JsonFormatter, configure, fields
 from app.settings import SettingsError
 from tests.app.conftest import ADMIN_TOKEN
@@ -92,3 +94,26 @@ def test_a_callback_logs_its_turn_and_neither_text_nor_secrets(http: FlaskClient
     assert (queued["user"], queued["characters"]) == ("zhangsan", 6)
     for secret in ("只有我们知道", TOKEN, KEY, ADMIN_TOKEN, encrypted):
         assert secret not in stream.getvalue()
+
+
+def test_requests_log_no_secret_wherever_it_was_put(
+    environ: dict[str, str], redis_client: redis.Redis
+) -> None:
+    """In a header, in the address by mistake, in the URL of a Redis that is away."""
+    stream = io.StringIO()
+    configure("DEBUG", stream=stream)
+    away = settings.load({**environ, "REDIS_URL": "redis://:redis-password@127.0.0.1:1/0"})
+    for app in (create_app(settings.load(environ), redis_client), create_app(away)):
+        with app.test_client() as http:
+            for path in ("/admin/status", "/metrics", "/nowhere", "/wecom/callback", "/readyz"):
+                for token in (ADMIN_TOKEN, "a-wrong-token"):
+                    address = f"{path}?token={token}&corpsecret={environ['WECOM_CORP_SECRET']}"
+                    headers = {"Authorization": f"Bearer {token}".encode()}
+                    http.get(address, headers=headers)
+                    http.post(address, headers=headers, data=token.encode())
+    logged = stream.getvalue()
+    assert "Redis failed" in logged
+    assert "request refused" in logged
+    secrets = (ADMIN_TOKEN, "a-wrong-token", "redis-password", TOKEN, KEY)
+    assert [secret for secret in secrets if secret in logged] == []
+    assert f"corpsecret={environ['WECOM_CORP_SECRET']}" not in logged
