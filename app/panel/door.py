@@ -1,12 +1,14 @@
 """Who may see the admin page: signing in and out, and what every answer of it says to browsers.
 
 Owns the cookies, the limit on logins, the check of every form's token and the security headers.
-Knows no tab.
+Knows no tab. Logins are counted by the address of the connection, as bearer tokens are
+(``app.token_guard``), but apart from them.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 from http import HTTPStatus
 
@@ -27,6 +29,7 @@ MOST_WRONG_LOGINS = 5
 SESSION_COOKIE = "hutong_admin"
 VISITOR_COOKIE = "hutong_login"
 """Random; the login form must carry the same value, so no other site can sign a browser in."""
+_VISITOR = re.compile(r"[A-Za-z0-9_-]{32}")
 _PATH = "/admin"
 _OPEN = frozenset({"panel.entry", "panel.login", "panel.static"})
 _HEADERS = {
@@ -98,7 +101,7 @@ class Door:
         visitor = request.cookies.get(VISITOR_COOKIE, "")
         if not visitor or not same(request.form.get("form_token", ""), visitor):
             return self._login_page(HTTPStatus.FORBIDDEN, "这个登录页已失效，请再试一次。")
-        network = network_of(_address())
+        network = network_of(request.remote_addr or "")
         wait_s = self._wrong.blocked_s(f"login {network}", MOST_WRONG_LOGINS)
         if wait_s:
             problem = f"错误的次数太多，请 {wait_s} 秒后再试。"
@@ -125,7 +128,9 @@ class Door:
 
     @staticmethod
     def _login_page(status: HTTPStatus, problem: str = "") -> Response:
-        visitor = secrets.token_urlsafe(24)
+        visitor = request.cookies.get(VISITOR_COOKIE, "")
+        if not _VISITOR.fullmatch(visitor):  # else a second tab would void the first one's form
+            visitor = secrets.token_urlsafe(24)
         page = render_template("panel/login.html", problem=problem, visitor=visitor)
         response = make_response(page, status)
         _set_cookie(response, VISITOR_COOKIE, visitor, 3600)
@@ -148,14 +153,6 @@ def _set_cookie(response: AnyResponse, name: str, value: str, max_age_s: int) ->
         httponly=True,
         samesite="Strict",
     )
-
-
-def _address() -> str:
-    """Where the request comes from; a proxy on this very machine is believed what it adds."""
-    address = request.remote_addr or ""
-    if address in ("127.0.0.1", "::1"):
-        return request.headers.get("X-Forwarded-For", address).rpartition(",")[2].strip()
-    return address
 
 
 def _say_to_browsers(response: Response) -> Response:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 
 import redis
 
-from app.doctor.findings import Finding
+from app.doctor.findings import Finding, fail
 from app.log import fields
 from app.store import keys
 
@@ -68,16 +68,21 @@ class SelfCheck:
     def _run(self) -> None:
         started = time.monotonic()
         try:
-            findings = self._examine()
+            findings = self._findings()
             record = {
                 "findings": [asdict(finding) for finding in findings],
                 "ended_s": time.time(),
                 "took_s": round(time.monotonic() - started, 1),
             }
             self._redis.set(keys.SELF_CHECK, json.dumps(record, ensure_ascii=False))
-        except Exception as error:  # noqa: BLE001 - the boundary of a thread
-            logger.error("self-check broken off", extra=fields(error=type(error).__name__))
-        try:
             self._redis.delete(keys.SELF_CHECK_RUNNING)
-        except redis.RedisError:
-            logger.warning("mark of the self-check not removed; it expires")
+        except redis.RedisError as error:
+            logger.warning("self-check not kept", extra=fields(error=type(error).__name__))
+
+    def _findings(self) -> Sequence[Finding]:
+        try:
+            return self._examine()
+        except Exception as error:
+            logger.error("self-check broken off", exc_info=error)
+            fact = f"自检自己出错了（{type(error).__name__}）"
+            return [fail("self_check", fact, "运行 python -m app doctor；网关的日志里有详情")]
