@@ -41,6 +41,8 @@ class EngineConfig:
     kv_cache_dtype: Literal["fp16", "fp8"] = "fp16"
     expert_prefetch: bool = True
     """Fetch the experts predicted for the next layer while this one runs; never changes output."""
+    early_launch: bool = True
+    """Launch each decode step while the one before runs; it waits for its inputs on the GPU."""
     allow_unpinned: bool = False
     """Go on with a warning, much slower, when host memory cannot be pinned."""
     router_gumbel_temperature: float = 0.0

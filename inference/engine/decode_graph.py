@@ -1,13 +1,11 @@
-"""One decode step as a sequence of kernels over static tensors, and its CUDA graphs.
+"""One decode step as a sequence of kernels over static tensors.
 
-Owns the static tensors, the order of the kernels and the capture of one graph per batch size.
-The host's part of a step is: write one packed buffer, launch one graph, read the candidates.
-Without CUDA the same sequence of kernels runs eagerly. Knows nothing of requests or sampling.
+Owns the static tensors of the step and the order of its kernels. Knows nothing of graphs, of when
+a step is launched, of requests or of sampling.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,7 +14,7 @@ from torch import Tensor
 
 from inference.engine.gpu_weights import AttentionWeights, BackboneWeights, DeltaWeights
 from inference.engine.kv_pages import PagedKVCache
-from inference.engine.logits import MAX_CANDIDATES
+from inference.engine.step_buffers import StepInputs, StepOutputs
 from inference.geometry import ModelGeometry
 from inference.kernels.attention import attention_step, attention_workspace
 from inference.kernels.gated_delta import gdn_step
@@ -33,80 +31,12 @@ from inference.moe.expert_slots import ExpertSlots
 
 BATCH_SIZES = (1, 2, 4, 8)
 Parts = Literal["all", "backbone", "moe"]
-PADDING = -(2**30)
-"""Position of a row without a sequence; far enough below 0 to stay there in a decode loop."""
-
-_WARM_UP_RUNS = 2
 
 
 def batch_sizes(max_num_seqs: int) -> tuple[int, ...]:
     """The batch sizes that steps of up to ``max_num_seqs`` sequences are padded to."""
     largest = next(size for size in BATCH_SIZES if size >= max_num_seqs)
     return tuple(size for size in BATCH_SIZES if size <= largest)
-
-
-class StepInputs:
-    """What the host tells one step: token ids, positions, state slots and block tables.
-
-    One int32 buffer on the host (pinned) and one on the device; ``token_ids``, ``positions`` and
-    ``state_slots`` [batch] and ``block_tables`` [batch, pages] are views of the device's.
-    """
-
-    def __init__(self, batch: int, num_pages: int, device: torch.device) -> None:
-        size = batch * (3 + num_pages)
-        on_gpu = device.type == "cuda"
-        self.host = torch.zeros(size, dtype=torch.int32, pin_memory=on_gpu)
-        self.device = self.host.to(device) if on_gpu else self.host
-        self._numbers = self.host.numpy()
-        self._batch = batch
-        self.token_ids, self.positions, self.state_slots = self.device[: 3 * batch].view(3, batch)
-        self.block_tables = self.device[3 * batch :].view(batch, num_pages)
-        self._tables = self._numbers[3 * batch :].reshape(batch, num_pages)
-        self.clear()
-
-    def clear(self) -> None:
-        """Make every row of the host's buffer padding."""
-        self.write([], [], [], None)
-
-    def write(
-        self, token_ids: Seq[int], positions: Seq[int], slots: Seq[int], tables: Tensor | None
-    ) -> None:
-        """Fill the host's buffer; rows beyond the sequences become padding.
-
-        ``tables`` int32 [sequences, pages] on the host.
-        """
-        count, batch, numbers = len(token_ids), self._batch, self._numbers
-        numbers[:count] = token_ids
-        numbers[count:batch] = 0
-        numbers[batch : batch + count] = positions
-        numbers[batch + count : 2 * batch] = PADDING
-        numbers[2 * batch : 2 * batch + count] = slots
-        numbers[2 * batch + count : 3 * batch] = 0
-        if tables is not None:
-            self._tables[:count] = tables.numpy()
-
-    def upload(self) -> None:
-        """Copy to the device in stream order."""
-        if self.device is not self.host:
-            self.device.copy_(self.host, non_blocking=True)
-
-
-class StepOutputs:
-    """The candidates of each row, ``ids`` int32 and ``values`` fp32 [batch, 64], and their copy
-    ``host_ids``, ``host_values``."""
-
-    def __init__(self, batch: int, device: torch.device) -> None:
-        on_gpu = device.type == "cuda"
-        shape = (2, batch, MAX_CANDIDATES)
-        self._host = torch.zeros(shape, dtype=torch.int32, pin_memory=on_gpu)
-        self._device = self._host.to(device) if on_gpu else self._host
-        self.ids, self.values = self._device[0], self._device[1].view(torch.float32)
-        self.host_ids, self.host_values = self._host[0], self._host[1].view(torch.float32)
-
-    def download(self) -> None:
-        """Copy to the host in stream order; the caller waits."""
-        if self._device is not self._host:
-            self._host.copy_(self._device, non_blocking=True)
 
 
 @dataclass(frozen=True)
@@ -148,6 +78,9 @@ class DecodeStep:
         self.logits = zeros(geometry.vocab_size)
         words = (geometry.vocab_size + 31) // 32
         self.mask_bits = torch.full((most, words), -1, dtype=torch.int32, device=device)
+        on_gpu = device.type == "cuda"
+        # Rows of the mask on their way to the device with the inputs of a step.
+        self.host_masks = torch.full((most, words), -1, dtype=torch.int32, pin_memory=on_gpu)
         self.inputs = {
             size: StepInputs(size, int(kv_cache.block_tables.shape[1]), device)
             for size in self.sizes
@@ -180,7 +113,8 @@ class DecodeStep:
         inputs, weights, library = self.inputs[batch], self._weights, self.library
         residual = self.residual[:batch]
         if parts != "moe":
-            embed(library, inputs.token_ids, weights.embedding, residual)
+            # Kernels read positions and tables before they wait: the inputs must be there.
+            embed(library, inputs.token_ids, weights.embedding, residual, pdl=False)
         for index, layer in enumerate(weights.layers):
             if parts != "moe":
                 self._mix(index, batch)
@@ -286,68 +220,3 @@ class DecodeStep:
             head_v_dim=sizes.head_v_dim,
             out=mixed,
         )
-
-
-class DecodeGraphs:
-    """Launches steps: as captured graphs on a GPU, eagerly elsewhere.
-
-    A graph holds the upload of the inputs, the kernels and the download of the candidates; a
-    loop's graph holds the kernels and the feedback of the greedy tokens instead.
-    """
-
-    def __init__(self, step: DecodeStep) -> None:
-        self._step = step
-        self._on_gpu = step.library.device.type == "cuda"
-        self._graphs: dict[tuple[int, Parts, bool], torch.cuda.CUDAGraph] = {}
-        self._pool = torch.cuda.graph_pool_handle() if self._on_gpu else None
-
-    def capture(self, parts: Parts = "all", *, loop: bool = False) -> None:
-        """Capture one graph per batch size; warm-up runs see padding rows only.
-
-        No effect without CUDA. Raises ``torch.OutOfMemoryError``.
-        """
-        if not self._on_gpu:
-            return
-        for batch in reversed(self._step.sizes):
-            key = (batch, parts, loop)
-            if key in self._graphs:
-                continue
-            self._step.inputs[batch].clear()
-            side = torch.cuda.Stream(self._step.library.device)
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
-                self._step.inputs[batch].upload()
-                for _ in range(_WARM_UP_RUNS):
-                    self._launch(*key)
-            torch.cuda.current_stream().wait_stream(side)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._pool, stream=side):
-                self._launch(*key)
-            self._graphs[key] = graph
-
-    def launch(self, batch: int, parts: Parts = "all", *, loop: bool = False) -> None:
-        """Run one step in stream order; does not wait for it."""
-        graph = self._graphs.get((batch, parts, loop))
-        if graph is None:
-            self._launch(batch, parts, loop)
-        else:
-            graph.replay()
-
-    def run_eagerly(self, batch: int, parts: Parts = "all", *, loop: bool = False) -> None:
-        """As ``launch`` without a graph; for comparisons."""
-        self._launch(batch, parts, loop)
-
-    def wait(self) -> None:
-        """Wait until the steps launched are done."""
-        if self._on_gpu:
-            torch.cuda.current_stream().synchronize()
-
-    def _launch(self, batch: int, parts: Parts, loop: bool) -> None:
-        step = self._step
-        if loop:
-            step.run(batch, parts)
-            step.feed_back(batch)
-        else:
-            step.inputs[batch].upload()
-            step.run(batch, parts)
-            step.outputs[batch].download()

@@ -7,8 +7,10 @@ on the device; knows nothing of sampling or requests. Used by the engine thread 
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
+import math
 import time
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
@@ -19,13 +21,15 @@ import torch
 from torch import Tensor, nn
 
 from inference.config import EngineConfig
-from inference.engine.decode_graph import DecodeGraphs, DecodeStep, Parts, batch_sizes
+from inference.engine.decode_graph import DecodeStep, Parts, batch_sizes
 from inference.engine.gpu_weights import BackboneWeights, check_supported, take_weights
 from inference.engine.kv_pages import PagedKVCache
 from inference.engine.logits import Candidates, DeviceLogits
+from inference.engine.step_graphs import DecodeGraphs
 from inference.errors import EngineStepError, GPUOutOfMemoryError
 from inference.geometry import ModelGeometry
 from inference.kernels.library import KernelLibrary
+from inference.kernels.step import withdraw_waiting
 from inference.memory_plan import MemoryPlan
 from inference.moe.expert_arena import ExpertArena
 from inference.moe.expert_cache import CacheStats
@@ -113,7 +117,8 @@ class GpuModelRunner:
                 max_num_seqs=config.max_num_seqs,
             )
         self.expert_cache = SlotStats(self.slots)
-        self.graphs = DecodeGraphs(self._step)
+        self._early_launch = config.early_launch
+        self.graphs = DecodeGraphs(self._step, early_launch=config.early_launch)
         self._model = model.model
         for index, layer in enumerate(self._model.layers):
             layer.mlp.experts = SlotExperts(self.slots, index)
@@ -136,6 +141,7 @@ class GpuModelRunner:
         if len(token_ids) == 1 and start > 0:
             return self.decode(token_ids, [slot], [start], [mask])[0]
         step, size = self._step, self.plan.prefill_chunk_tokens
+        withdraw_waiting(self._library.device)
         with out_of_memory_named():
             self.kv_cache.reserve(slot, start + len(token_ids))
             for first in range(0, len(token_ids), size):
@@ -162,10 +168,10 @@ class GpuModelRunner:
         """
         count = len(token_ids)
         with out_of_memory_named():
-            batch = self._prepare(token_ids, slots, positions)
-            self._set_masks(masks or [None] * count)
-            self.graphs.launch(batch)
-            self.graphs.wait()
+            masks = masks or [None] * count
+            batch = self._prepare(token_ids, slots, positions, masks=masks)
+            self.graphs.run(batch)
+            self._masks[:count] = masks
         return self._logits(batch, count)
 
     @torch.inference_mode()
@@ -184,13 +190,11 @@ class GpuModelRunner:
         next one's input. No masks. Pages for all steps must be there. For measurements.
         """
         last = [position + num_steps - 1 for position in positions]
+        withdraw_waiting(self._library.device)
         with out_of_memory_named():
             batch = self._prepare(token_ids, slots, positions, last)
             self._set_masks([None] * len(token_ids))
-            self._step.inputs[batch].upload()
-            for _ in range(num_steps):
-                self.graphs.launch(batch, parts, loop=True)
-            self.graphs.wait()
+            self.graphs.run_loop(batch, parts, num_steps)
         history = self._step.history
         return torch.stack(
             [
@@ -231,12 +235,14 @@ class GpuModelRunner:
     def set_prefetch(self, enabled: bool) -> None:
         """Turn the prefetch on or off between steps and capture the graphs again."""
         self.slots.set_prefetch(PrefetchConfig(enabled=enabled))
-        self.graphs = DecodeGraphs(self._step)
+        self.graphs = DecodeGraphs(self._step, early_launch=self._early_launch)
         self.capture()
 
     def logits_of(self, row: int) -> Tensor:
-        """All logits of one row of the last step, fp32 [vocab_size], on the device."""
-        return self._step.logits[row]
+        """All logits of one row of the last step, fp32 [vocab_size], a copy on the device."""
+        logits = self.graphs.row(row)
+        withdraw_waiting(self._library.device)
+        return logits.to(self._library.device)
 
     def _new_kv_cache(self, config: EngineConfig) -> PagedKVCache:
         dtype = torch.uint8 if config.kv_cache_dtype == "fp8" else self._dtype
@@ -275,13 +281,19 @@ class GpuModelRunner:
         slots: Seq[int],
         positions: Seq[int],
         last_positions: Seq[int] | None = None,
+        masks: Seq[Tensor | None] = (),
     ) -> int:
         """Reserve pages and fill the host's buffer; returns the batch size to run."""
         batch = next(size for size in self._step.sizes if size >= len(token_ids))
         for slot, last in zip(slots, last_positions or positions, strict=True):
             self.kv_cache.reserve(slot, last + 1)
+        changed = 0
+        for row, mask in enumerate(masks):
+            if mask is not self._masks[row]:
+                self._step.host_masks[row].copy_(self._free_row if mask is None else mask)
+                changed |= 1 << row
         tables = self.kv_cache.table_rows(slots)
-        self._step.inputs[batch].write(token_ids, positions, slots, tables)
+        self._step.inputs[batch].write(token_ids, positions, slots, tables, changed)
         return batch
 
     def _forward(self, token_ids: Seq[int], slot: int, start: int) -> Tensor:
@@ -302,10 +314,10 @@ class GpuModelRunner:
     def _logits(self, batch: int, count: int) -> list[DeviceLogits]:
         outputs = self._step.outputs[batch]
         ids, values = outputs.host_ids, outputs.host_values
-        if not bool(torch.isfinite(values[:count, 0]).all()):
+        if not all(map(math.isfinite, values[:count, 0].tolist())):
             raise EngineStepError("the model computed values that are not finite; ask again")
         return [
-            DeviceLogits(Candidates(ids[row], values[row]), self._step.logits[row])
+            DeviceLogits(Candidates(ids[row], values[row]), functools.partial(self.graphs.row, row))
             for row in range(count)
         ]
 

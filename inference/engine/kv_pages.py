@@ -19,6 +19,7 @@ from inference.errors import InferenceError
 from inference.geometry import FULL_ATTENTION, ModelGeometry
 from inference.kernels.attention import KVLayer
 from inference.kernels.gated_delta import CONV_KERNEL, RecurrentLayer
+from inference.kernels.step import withdraw_waiting
 
 
 class OutOfPagesError(InferenceError):
@@ -98,10 +99,11 @@ class PagedKVCache:
                 )
         self._num_layers = geometry.num_layers
         pages_per_slot = -(-max_model_len // page_size)
-        self.block_tables = torch.zeros(
+        self._device_tables = torch.zeros(
             max_num_seqs, pages_per_slot, dtype=torch.int32, device=self.device
         )
         self._tables = torch.zeros(max_num_seqs, pages_per_slot, dtype=torch.int32)
+        self._stale: set[int] = set()  # slots whose row on the device is older
         self._slot_pages: list[list[int]] = [[] for _ in range(max_num_seqs)]
         self._free_slots = list(range(max_num_seqs - 1, -1, -1))
         self._free_pages = list(range(num_pages - 1, -1, -1))
@@ -163,8 +165,18 @@ class PagedKVCache:
             )
         pages.extend(self._free_pages.pop() for _ in range(wanted - held))
         self._tables[slot, held:wanted] = torch.tensor(pages[held:], dtype=torch.int32)
-        self.block_tables[slot, held:wanted] = self._tables[slot, held:wanted].to(self.device)
+        self._stale.add(slot)
         return True
+
+    @property
+    def block_tables(self) -> Tensor:
+        """The tables on the device, brought up to date; decode steps take theirs from the host."""
+        if self._stale:
+            withdraw_waiting(self.device)
+            for slot in self._stale:
+                self._device_tables[slot] = self._tables[slot].to(self.device)
+            self._stale.clear()
+        return self._device_tables
 
     def table_rows(self, slots: Seq[int]) -> Tensor:
         """Block tables of ``slots`` on the host, int32 ``[len(slots), P]``, a copy."""
@@ -241,11 +253,12 @@ class PagedKVCache:
         )
 
     def _view(self, slot: int) -> SlotView:
+        withdraw_waiting(self.device)  # what follows must not queue behind a step that waits
         return SlotView(
             slot=slot,
             page_size=self.page_size,
             table=self.block_tables[slot],
-            reserve=lambda num_tokens: self.reserve(slot, num_tokens),
+            reserve=lambda num_tokens: self.reserve(slot, num_tokens) and self.block_tables,
         )
 
     def _kv_layer(self, shape: tuple[int, int, int], head_dim: int, dtype: torch.dtype) -> KVLayer:

@@ -6,6 +6,7 @@ stays on the device until somebody needs all of it. Knows nothing of penalties o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -58,7 +59,8 @@ class DenseLogits:
 class DeviceLogits:
     """Candidates on the host, the masked row on the device. Valid until the next step."""
 
-    def __init__(self, candidates: Candidates, logits: Tensor) -> None:
+    def __init__(self, candidates: Candidates, logits: Tensor | Callable[[], Tensor]) -> None:
+        """``logits`` fp32 [vocab_size] on a device, or what makes a copy of it on the host."""
         self._candidates = candidates
         self._logits = logits
 
@@ -69,4 +71,6 @@ class DeviceLogits:
 
     def row(self) -> Tensor:
         """See ``Logits``; waits for the copy from the device."""
-        return self._logits.to("cpu", copy=True)
+        if isinstance(self._logits, Tensor):
+            return self._logits.to("cpu", copy=True)
+        return self._logits()
