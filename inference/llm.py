@@ -30,9 +30,11 @@ from inference.errors import (
     EngineStoppedError,
     TokenLimitError,
 )
+from inference.geometry import ModelGeometry
 from inference.logit_mask import ControlTokens, GrammarCompiler, ToolCallMask
 from inference.memory_plan import MemoryPlan
 from inference.moe.expert_cache import CacheStats
+from inference.moe.router import RouterOptions
 from inference.outputs import OutputParser
 from inference.protocol import ChatOutput, Message, ToolSpec
 from inference.sampling_params import SamplingParams
@@ -46,6 +48,7 @@ logger = logging.getLogger(__name__)
 
 _POLL_S = 0.02
 _MAX_FAILED_STEPS = 3
+_KEPT_SNAPSHOTS = 4
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,26 @@ def build_runner(model_dir: Path, config: EngineConfig) -> ModelRunner | GpuMode
         expert_cache_slots=config.expert_cache_slots,
         expert_cache_policy=config.expert_cache_policy,
     )
-    return ModelRunner(loaded, max_num_seqs=config.max_num_seqs, max_model_len=config.max_model_len)
+    return ModelRunner(
+        loaded,
+        max_num_seqs=config.max_num_seqs,
+        max_model_len=config.max_model_len,
+        router_options=RouterOptions(
+            config.router_gumbel_temperature, config.router_fatigue_penalty
+        ),
+        backbone_dtype=config.backbone_dtype,
+        lm_head_dtype=config.lm_head_dtype,
+    )
+
+
+def prefix_cache_bytes(model_dir: Path, config: EngineConfig) -> int:
+    """Host memory for shared beginnings of prompts: what ``config`` says, but room for a few
+    whole sequences of a model with recurrent states, whose snapshots cannot be cut shorter."""
+    geometry = ModelGeometry.of_folder(model_dir)
+    if not geometry.state_bytes:
+        return config.prefix_cache_bytes
+    kv = config.max_model_len * geometry.kv_bytes_per_token("fp16")
+    return max(config.prefix_cache_bytes, _KEPT_SNAPSHOTS * (geometry.state_bytes + kv))
 
 
 class LLM:
@@ -117,7 +139,7 @@ class LLM:
         self._engine = LLMEngine(
             runner,
             self._control,
-            prefix_cache_bytes=self._config.prefix_cache_bytes,
+            prefix_cache_bytes=prefix_cache_bytes(self._model_dir, self._config),
             prefill_chunk_tokens=self._config.prefill_chunk_tokens,
         )
         self._submitted: queue.SimpleQueue[EngineSequence | None] = queue.SimpleQueue()

@@ -26,7 +26,7 @@ from inference.errors import (
     GPUNotFoundError,
     TokenLimitError,
 )
-from inference.llm import LLM, build_runner
+from inference.llm import LLM, build_runner, prefix_cache_bytes
 from inference.outputs import OutputParser
 from inference.protocol import ChatModel, Message, ToolSpec
 from inference.sampling_params import SamplingParams
@@ -367,3 +367,28 @@ def test_a_device_is_asked_for_its_own_runner(
     config = EngineConfig(device="cuda", backbone_dtype="int8")
     build_runner(tiny_model_dir, config)
     assert asked == [config]
+
+
+def test_a_hybrid_model_keeps_whole_snapshots_of_prompts(
+    tiny_hybrid_dir: Path, tiny_model_dir: Path
+) -> None:
+    config = EngineConfig(max_model_len=256, prefix_cache_bytes=1)
+    assert prefix_cache_bytes(tiny_model_dir, config) == 1
+    assert prefix_cache_bytes(tiny_hybrid_dir, config) > 4 * 1000
+
+
+def test_the_cpu_engine_takes_number_formats_and_router_options(tiny_model_dir: Path) -> None:
+    plain, changed = (
+        EngineConfig(max_model_len=256, num_threads=1),
+        EngineConfig(
+            max_model_len=256, num_threads=1, backbone_dtype="int8", router_gumbel_temperature=5.0
+        ),
+    )
+    question = [Message("user", "hello")]
+    params = SamplingParams(temperature=0.0, max_tokens=16)
+    answers = []
+    for config in (plain, plain, changed):
+        with LLM(tiny_model_dir, config=config) as llm:
+            answers.append(llm.chat(question, params=params).text)
+    assert answers[0] == answers[1]
+    assert answers[2] != answers[0]
