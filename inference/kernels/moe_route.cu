@@ -40,6 +40,14 @@ moe_route(const float* x, const float* norm, const float* router, const float* s
         if (weights != nullptr && unit < units)
             first[t] = reinterpret_cast<const float4*>(weights)[unit];
     }
+    const float offset = zero_centred != 0 ? 1.0f : 0.0f;
+    float4 norms[2];
+#pragma unroll
+    for (int t = 0; t < 2; ++t) {
+        const int unit = threadIdx.x + t * ROUTE_THREADS;
+        norms[t] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (norm != nullptr && unit < units) norms[t] = reinterpret_cast<const float4*>(norm)[unit];
+    }
     grid_dependency_wait();
     grid_launch_dependents();  // not before: moe_select relies on it
 
@@ -59,8 +67,8 @@ moe_route(const float* x, const float* norm, const float* router, const float* s
         for (int unit = threadIdx.x; unit < units; unit += ROUTE_THREADS) {
             float4 v = source[unit];
             if (norm != nullptr) {
-                const float4 n = reinterpret_cast<const float4*>(norm)[unit];
-                const float offset = zero_centred != 0 ? 1.0f : 0.0f;
+                float4 n = unit < ROUTE_THREADS ? norms[0] : norms[1];
+                if (unit >= 2 * ROUTE_THREADS) n = reinterpret_cast<const float4*>(norm)[unit];
                 v.x = v.x * scale * (n.x + offset);
                 v.y = v.y * scale * (n.y + offset);
                 v.z = v.z * scale * (n.z + offset);
