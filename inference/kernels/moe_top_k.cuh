@@ -61,20 +61,24 @@ __device__ __forceinline__ void warp_top_k(const float* v, int words, int expert
 #pragma unroll
     for (int i = 0; i < MAX_WORDS; ++i)
         bits[i] = i * 32 + lane < experts ? ordered_bits(v[i]) : 0u;
+    // What is left of a lane: its largest, and where. Only the lane that gave one looks again.
+    unsigned most = 0;
+    int word = 0;
+#pragma unroll
+    for (int i = MAX_WORDS - 1; i >= 0; --i)
+        if (i < words && bits[i] >= most) most = bits[i], word = i;
     for (int r = 0; r < k; ++r) {
-        unsigned best = 0;
+        const unsigned best = warp_max_bits(most);
+        const unsigned best_id = warp_min_bits(most == best ? word * 32 + lane : MAX_EXPERTS);
+        if (best_id % 32 == static_cast<unsigned>(lane)) {
+            const int taken = word;
+            most = 0, word = 0;
 #pragma unroll
-        for (int i = 0; i < MAX_WORDS; ++i)
-            if (i < words) best = max(best, bits[i]);
-        best = warp_max_bits(best);
-        unsigned best_id = MAX_EXPERTS;
-#pragma unroll
-        for (int i = MAX_WORDS - 1; i >= 0; --i)
-            if (i < words && bits[i] == best) best_id = i * 32 + lane;
-        best_id = warp_min_bits(best_id);
-#pragma unroll
-        for (int i = 0; i < MAX_WORDS; ++i)
-            if (i * 32 + lane == best_id) bits[i] = 0;
+            for (int i = MAX_WORDS - 1; i >= 0; --i) {
+                if (i == taken) bits[i] = 0;
+                if (i < words && bits[i] >= most) most = bits[i], word = i;
+            }
+        }
         if (lane == r) {
             *id = static_cast<int>(best_id);
             *value = from_ordered_bits(best);
