@@ -118,7 +118,8 @@ def test_a_plan_that_does_not_fit_names_the_number(capsys: pytest.CaptureFixture
     assert main(["plan", "--shape", "qwen3.6-35b-a3b", "--max-num-seqs", "8"]) == 1
     error = capsys.readouterr().err
     assert error.startswith("error: 8 sequences of 8192 tokens with backbone_dtype fp16 need ")
-    assert "use backbone_dtype int8 or max_num_seqs <= " in error
+    assert "use max_num_seqs <= 2 or " in error
+    assert "or backbone_dtype int8 together with lm_head_dtype int8" in error
 
 
 @pytest.mark.parametrize("names", [[], ["models/demo-moe", "--shape", "qwen3-30b-a3b"]])
