@@ -110,7 +110,7 @@ class Intake:
         command = _command(message)
         refusal = self._refusal(message, tag, command)
         if refusal:
-            return self._refuse(message, turn_id, tag, *refusal)
+            return self._refuse(message, turn_id, tag, dry_run, *refusal)
         if command in HELP_COMMANDS:
             return self._say(message, turn_id, replies.HELP, dry_run)
         if command in NEW_COMMANDS or command in STOP_COMMANDS:
@@ -132,7 +132,7 @@ class Intake:
         )
         put = self._inbox.put(message, turn_id, dry_run=dry_run, most_a_minute=most)
         if put.over_rate:
-            return self._refuse(message, turn_id, tag, "rate", replies.TOO_OFTEN)
+            return self._refuse(message, turn_id, tag, dry_run, "rate", replies.TOO_OFTEN)
         if put.duplicate:
             return Taken(put.turn_id, "duplicate")
         self._wake(tag)
@@ -163,12 +163,19 @@ class Intake:
         return self._seen
 
     def _refuse(
-        self, message: InboundMessage, turn_id: str, tag: str, reason: str, text: str
+        self,
+        message: InboundMessage,
+        turn_id: str,
+        tag: str,
+        dry_run: bool,
+        reason: str,
+        text: str,
     ) -> Taken:
-        """One line a minute at most; an event (somebody opened the app) gets none."""
-        if message.msg_type == "event" or not self._gate.tells_now(tag):
+        """One line a minute at most; an event (somebody opened the app) gets none. Of a dry run
+        the user hears nothing."""
+        if message.msg_type == "event" or not (dry_run or self._gate.tells_now(tag)):
             return Taken(turn_id, "refused", reason=reason)
-        said = self._say(message, turn_id, text, dry_run=False)
+        said = self._say(message, turn_id, text, dry_run)
         if said.outcome == "duplicate":
             return said
         return Taken(said.turn_id, "refused", reason=reason)

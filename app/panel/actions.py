@@ -20,6 +20,7 @@ from app.wecom.xml import strip_controls
 
 logger = logging.getLogger(__name__)
 
+MOST_WOKEN = 100
 REFUSED = {
     "rate": "这位成员一分钟内发得太多，没有排队。",
     "overload": "排队的问题太多，没有排队。",
@@ -43,7 +44,8 @@ def attach(routes: Blueprint, panel: Panel) -> None:
             panel.app_state.hold(*panel.app)
         else:
             panel.app_state.release(*panel.app)
-            for waiting in panel.unsent.waiting():
+            # The sweeper wakes a sender for the rest.
+            for waiting in panel.unsent.waiting()[:MOST_WOKEN]:
                 panel.deliver(waiting.tag)
         logger.warning("sending held" if hold else "sending released by an administrator")
         return _back_to("outbox", said="held" if hold else "released")

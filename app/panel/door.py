@@ -108,7 +108,7 @@ class Door:
             refused = self._login_page(HTTPStatus.TOO_MANY_REQUESTS, problem)
             refused.headers["Retry-After"] = str(wait_s)
             return refused
-        if not same(request.form.get("token", ""), self._admin_token):
+        if not same(request.form.get("token", "").strip(), self._admin_token):
             self._wrong.count(f"login {network}")
             logger.warning("admin login refused", extra=fields(address=network))
             return self._login_page(HTTPStatus.FORBIDDEN, "令牌不对。它是网关的 ADMIN_TOKEN。")
@@ -143,7 +143,8 @@ def refusal(status: HTTPStatus, problem: str) -> Response:
 
 
 def _set_cookie(response: AnyResponse, name: str, value: str, max_age_s: int) -> None:
-    secure = request.is_secure or request.headers.get("X-Forwarded-Proto", "") == "https"
+    outermost = request.headers.get("X-Forwarded-Proto", "").partition(",")[0].strip()
+    secure = request.is_secure or outermost == "https"
     response.set_cookie(
         name,
         value,

@@ -33,6 +33,7 @@ LEVEL_WORDS = {"ok": "正常", "warn": "警告", "fail": "不通过", "skip": "�
 def duration(seconds: float) -> str:
     """``0.42 秒``, ``12.3 秒``, ``3 分 20 秒``, ``5 小时 2 分``, ``3 天 4 小时``."""
     if seconds < 1:
+        seconds = max(seconds, 0.0)  # the clocks of two machines may differ a little
         return f"{seconds:.2f} 秒"
     if seconds < 60:
         return f"{seconds:.1f} 秒"

@@ -59,15 +59,16 @@ def _attach_work(routes: Blueprint, panel: Panel) -> None:
 
     @routes.get("/ui/turns")
     def turns() -> str:
-        number = max(1, request.args.get("page", 1, type=int))
         count = panel.turns.count()
+        last_page = max(1, -(-count // TURNS_A_PAGE))
+        number = min(max(1, request.args.get("page", 1, type=int)), last_page)
         return render_template(
             "panel/turns.html",
             tab="turns",
             turns=panel.turns.newest(TURNS_A_PAGE, (number - 1) * TURNS_A_PAGE),
             count=count,
             page=number,
-            last_page=max(1, -(-count // TURNS_A_PAGE)),
+            last_page=last_page,
             now_ms=time.time() * 1000,
         )
 

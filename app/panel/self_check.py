@@ -45,13 +45,16 @@ class SelfCheck:
         self._examine = examine
 
     def latest(self) -> Report | None:
-        """The last report, of whatever web process."""
+        """The last report, of whatever web process; ``None`` for one of another version."""
         raw = self._redis.get(keys.SELF_CHECK)
         if not isinstance(raw, bytes):
             return None
-        record = json.loads(raw)
-        findings = tuple(Finding(**finding) for finding in record["findings"])
-        return Report(findings, record["ended_s"], record["took_s"])
+        try:
+            record = json.loads(raw)
+            findings = tuple(Finding(**finding) for finding in record["findings"])
+            return Report(findings, record["ended_s"], record["took_s"])
+        except (ValueError, KeyError, TypeError):
+            return None
 
     def running(self) -> bool:
         """True while one is on its way."""

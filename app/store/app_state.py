@@ -48,11 +48,13 @@ class AppState:
     def paused(self, tag: str) -> str:
         """Why the app of ``tag`` is paused, "" when it is not; ``HELD`` goes before all else."""
         address = keys.split_tag(tag)
-        names = [keys.send_hold(address.corp_id, address.agent_id), _pause_key(tag)]
-        held, reason = cast("list[bytes | None]", self._redis.mget(names))
-        if held is not None:
+        with self._redis.pipeline(transaction=False) as pipe:
+            pipe.exists(keys.send_hold(address.corp_id, address.agent_id))
+            pipe.get(_pause_key(tag))
+            held, reason = pipe.execute()
+        if held:
             return HELD
-        return reason.decode() if reason is not None else ""
+        return reason.decode() if isinstance(reason, bytes) else ""
 
     def hold(self, corp_id: str, agent_id: str) -> None:
         """Send nothing for this app until ``release``; the part being sent now is the last."""

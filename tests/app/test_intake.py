@@ -220,3 +220,15 @@ def test_dry_run_of_a_command_says_nothing(redis_client: redis.Redis) -> None:
     message = replace(text_message("zhang", "1", "/help"))
     assert desk.intake.take(message, "t1", dry_run=True).outcome == "answered"
     assert desk.said() == []
+
+
+def test_dry_run_of_an_outsider_tells_the_administrator_only(redis_client: redis.Redis) -> None:
+    desk = Desk(redis_client, policy=AccessPolicy(Group(frozenset({"li"}))))
+    taken = desk.intake.take(text_message("zhang", "1", "你好"), "t1", dry_run=True)
+    assert (taken.outcome, taken.reason, desk.said()) == ("refused", "not_allowed", [])
+    turn = Turns(redis_client).get("t1")
+    assert turn is not None
+    assert (turn.answer, turn.dry_run) == (replies.NOT_ALLOWED, True)
+    # Nor is the user's own line of this minute used up.
+    assert desk.send("你好").outcome == "refused"
+    assert desk.said() == [replies.NOT_ALLOWED]

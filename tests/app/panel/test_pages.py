@@ -91,7 +91,7 @@ def test_turns_come_in_pages(admin: Admin, redis_client: redis.Redis) -> None:
     first, second = admin.page("turns"), admin.page("turns?page=2")
     assert ("问题51。" in first, "问题1。" in first) == (True, False)
     assert ("问题51。" in second, "问题1。" in second, "问题0。" in second) == (False, True, True)
-    for odd in ("0", "-1", "x", "99"):
+    for odd in ("0", "-1", "x", "99", "9" * 30):
         admin.page(f"turns?page={odd}")
 
 
@@ -469,3 +469,11 @@ def test_without_redis_a_page_says_what_to_do(configured: Settings, tmp_path: Pa
         assert (response.status_code, response.mimetype) == (503, "text/html")
         assert "python -m app doctor" in response.get_data(as_text=True)
         assert "no-store" in response.headers["Cache-Control"]
+
+
+def test_a_report_of_another_version_is_replaced(admin: Admin, redis_client: redis.Redis) -> None:
+    for odd in ("{", "[]", '{"findings": [{"title": "x"}], "ended_s": 1, "took_s": 1}'):
+        redis_client.set(keys.SELF_CHECK, odd)
+        admin.page("doctor")
+        wait_for(lambda: "改 " in admin.page("doctor"))
+        wait_for(lambda: not redis_client.exists(keys.SELF_CHECK_RUNNING))
