@@ -110,9 +110,7 @@ moe_select(const float* logits, const float* next_logits, const int* positions,
         const int repeated = __ldcg(record + MAX_WORDS);
         if (__ldcg(record + MAX_WORDS + 1) == position) run = repeated;
     }
-    u64 times[3] = {0, 0, 0};
-    if (tid == 32)
-        for (int i = 0; i < 3; ++i) times[i] = __ldcg(timer + i);
+    const u64 start = __ldcg(timer), end = __ldcg(timer + 1), kind = __ldcg(timer + 2);
     __syncthreads();
     grid_dependency_wait();
     if (lost_slot >= 0) {
@@ -316,12 +314,21 @@ moe_select(const float* logits, const float* next_logits, const int* positions,
     }
     if (tid < in_flight_count)
         atomicAdd(&deltas[row_bits[in_flight[tid]] != 0 ? PREFETCH_USEFUL : PREFETCH_WASTED], 1);
+    if (batch == 1 && warp == 1) {
+        // As below for one row, all ranks at once.
+        bool wanted = has_next && lane < min(width, k);
+        wanted = wanted && next_ids[lane] >= 0 && next_slots[lane] < 0;
+        const unsigned all = __ballot_sync(0xffffffffu, wanted);
+        const int place = __popc(all & ((1u << lane) - 1u));
+        if (wanted && place < max_copies) chosen[place] = next_ids[lane];
+        if (lane == 0) num_chosen = min(max_copies, __popc(all));
+    }
     if (tid == 0) {
         num_jobs[0] = total_misses + total_hits;
         atomicAdd(&deltas[HITS], total_hits);
         atomicAdd(&deltas[MISSES], total_misses);
-        num_chosen = 0;
-        if (has_next)
+        if (batch > 1) num_chosen = 0;
+        if (has_next && batch > 1)
             // Best rank first; rows take turns.
             for (int r = 0; r < min(width, k); ++r)
                 for (int b = 0; b < batch; ++b) {
@@ -381,7 +388,6 @@ moe_select(const float* logits, const float* next_logits, const int* positions,
     if (tid == 64) num_jobs[1] = total_misses - deltas[UNFILLED];
     if (tid == 32) {
         // Time of the layer before: [start, end, kind] were left by its kernels.
-        const u64 start = times[0], end = times[1], kind = times[2];
         if (start != 0 && end > start && kind != 0) {
             atomicAdd(&counters[kind], end - start);
             atomicAdd(&counters[kind + 1], 1ull);
