@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ def add_commands(benches: Any) -> None:
     latency.add_argument("--prompt-tokens", type=int, default=800, help="on a CPU")
     latency.add_argument("--expert-cache-slots", type=int, help="on a CPU")
     latency.add_argument("--prefetch", choices=("on", "off", "both"), default="on")
+    latency.add_argument("--early-launch", choices=("on", "off"), default="on", help="on a GPU")
     latency.add_argument("--routing", default="own", help="own, or generated:skew=0.6,hit=0.75")
     latency.add_argument("--no-cap", action="store_true", help="no ballast, no memory sampling")
     latency.set_defaults(run=_latency)
@@ -93,7 +95,7 @@ def _gpu_latency(arguments: argparse.Namespace) -> int:
     reports = gpu_latency.run(
         build,
         name,
-        _config(arguments),
+        replace(_config(arguments), early_launch=arguments.early_launch == "on"),
         _workload(arguments, Routing.parse(arguments.routing)),
         prompt=prompt,
         prefetch=arguments.prefetch,

@@ -132,6 +132,7 @@ class GpuLatencyReport:
             "hit_rate_with_prefetch": counters.hit_rate,
             "link_mb_per_step": counters.bytes_read / steps / 1e6,
             "prefetch": self.prefetch,
+            "early_launch": self.config.early_launch,
             "prefetch_useful": counters.prefetch_useful,
             "prefetch_wasted": counters.prefetch_wasted,
             "late": counters.late,

@@ -179,7 +179,7 @@ class DecodeGraphs:
             self._withdrawn = launch
             self._flight.gate.withdraw(launch.ticket)
             if not (self._on_gpu or self._flight.gate.ran_padded(launch.ticket)):
-                self._run(launch.batch, "all", False)
+                self._submit(launch.batch)
 
     def _start(self, batch: int) -> _Launch:
         """Release the step that waits, if it is of this batch size, or launch one."""
@@ -194,7 +194,7 @@ class DecodeGraphs:
                 flight.waiting = self._withdrawn = None
                 flight.gate.release(launch.ticket)
                 if not self._on_gpu:
-                    self._run(batch, "all", False)
+                    self._submit(batch)
                 return launch
         last = self._last_batch
         withdraw_waiting(self._device)
@@ -217,16 +217,25 @@ class DecodeGraphs:
             self._flight.waiting = launch
 
     def _launch(self, ticket: int, batch: int) -> _Launch:
-        graph = self._graphs.get((batch, "all", False))
-        if graph is None:
-            self._run(batch, "all", False)
-        else:
-            graph.replay()
+        self._submit(batch)
         if not self._on_gpu:
             return _Launch(ticket, batch, None)
         end = self._ends[ticket % _EVENTS]
         end.record(torch.cuda.current_stream(self._device))
         return _Launch(ticket, batch, end)
+
+    def _submit(self, batch: int) -> None:
+        """Queue one step behind its gate."""
+        graph = self._graphs.get((batch, "all", False))
+        try:
+            if graph is None:
+                self._run(batch, "all", False)
+            else:
+                graph.replay()
+        except BaseException:
+            with contextlib.suppress(RuntimeError):  # nothing helps when CUDA itself has failed
+                self._flight.gate.recount()
+            raise
 
     def _run(self, batch: int, parts: Parts, loop: bool) -> None:
         """Queue the kernels of one step."""

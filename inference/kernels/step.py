@@ -51,6 +51,10 @@ class StepGate:
         self._last = (self._last + 1) & 0xFFFFFFFF
         return self._last
 
+    def recount(self) -> None:
+        """Ask the device for its last ticket, after a launch that failed half-way."""
+        self._last = int(self.tickets.item()) & 0xFFFFFFFF
+
     def release(self, ticket: int) -> None:
         """Let the step run on what was written before this call."""
         with self._fence:
