@@ -20,7 +20,7 @@ from app.settings import Settings, load
 from inference.errors import EngineStoppedError
 from inference.protocol import Message
 from workers.agent.steps import AgentResult, ModelStep, Step, ToolStep
-from workers.processes import serve_turns
+from workers.processes import LoadedAgent, serve_turns
 from workers.turn import TurnLimits
 
 LEASE_TTL_S = 3.0
@@ -99,8 +99,8 @@ if __name__ == "__main__":
     folder = Path(sys.argv[1])
 
     @contextlib.contextmanager
-    def build(_settings: Settings) -> Iterator[ChaosAgent]:
-        yield ChaosAgent(folder)
+    def build(_settings: Settings) -> Iterator[LoadedAgent]:
+        yield LoadedAgent(ChaosAgent(folder))
 
     log.configure()
     sys.exit(serve_turns(load(os.environ), build, TurnLimits(lease_ttl_s=LEASE_TTL_S)))

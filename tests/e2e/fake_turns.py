@@ -37,8 +37,8 @@ class EchoAgent:
 
 
 @contextlib.contextmanager
-def build(_settings: Settings) -> Iterator[EchoAgent]:
-    yield EchoAgent()
+def build(_settings: Settings) -> Iterator[processes.LoadedAgent]:
+    yield processes.LoadedAgent(EchoAgent())
 
 
 if __name__ == "__main__":

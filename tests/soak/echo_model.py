@@ -11,7 +11,7 @@ from app import log
 from app.settings import Settings, load
 from inference.protocol import Message
 from workers.agent.steps import AgentResult, Step
-from workers.processes import serve_turns
+from workers.processes import LoadedAgent, serve_turns
 
 
 class EchoAgent:
@@ -33,8 +33,8 @@ class EchoAgent:
 
 
 @contextlib.contextmanager
-def build(_settings: Settings) -> Iterator[EchoAgent]:
-    yield EchoAgent()
+def build(_settings: Settings) -> Iterator[LoadedAgent]:
+    yield LoadedAgent(EchoAgent())
 
 
 if __name__ == "__main__":
