@@ -110,7 +110,7 @@ def _plan(value: Any) -> tuple[PlanRow, ...]:
         if isinstance(row, list) and len(row) == 2 and _is_number(row[1])
     ]
     total = sum(size for _, size in rows)
-    return tuple(PlanRow(name, size, size / total if total else 0.0) for name, size in rows)
+    return tuple(PlanRow(name, size, size / total) for name, size in rows) if total > 0 else ()
 
 
 def _heat(value: Any) -> HeatMap | None:

@@ -356,6 +356,7 @@ def test_the_engine_shows_only_the_facts_there_are(admin: Admin, redis_client: r
         {"num_running": "two", "memory_plan": {"a": 1}, "activation": [1]},
         {"memory_plan": [["a"], [1, 2, 3], ["b", None]], "activation": {"loads": [[None], "x"]}},
         {"memory_plan": [], "activation": {"loads": []}, "gpu_memory_bytes": None},
+        {"memory_plan": [["a", 0]], "gpu_memory_bytes": 5},
         {"activation": {"loads": [[0, 0]]}, "expert_hit_rate": True},
     ],
 )
