@@ -17,7 +17,7 @@ from app import MAX_BODY_BYTES, create_app, settings
 from app.metrics import Metrics
 from app.settings import Settings
 from app.store.app_state import AppState
-from app.store.keys import user_tag
+from app.store.keys import UserKeys, user_tag
 from app.store.lease import Leases
 from app.store.server import RedisServer, connect
 from app.store.turns import Finish, Turns
@@ -260,3 +260,13 @@ def test_status_shows_what_to_mend_and_what_was_counted(
     assert alert["allow_ip"] == "203.0.113.7"
     assert (shown["queued"], shown["counters"]) == (1, {"hutong_messages{queued,}": 1})
     assert http.get("/admin/status").status_code == 401
+
+
+def test_what_is_answered_at_once_is_kept_as_long_as_set(
+    environ: dict[str, str], redis_client: redis.Redis
+) -> None:
+    kept = settings.load({**environ, "HUTONG_RETENTION_DAYS": "2"})
+    http = create_app(kept, redis_client).test_client()
+    turn_id = post(http, {"user": "zhangsan", "text": "/help"}).get_json()["turn_id"]
+    tag = user_tag(CORP, AGENT, "zhangsan")
+    assert redis_client.ttl(UserKeys(tag).turn(turn_id)) == pytest.approx(2 * 86_400, abs=60)
