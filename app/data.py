@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 import redis
 
@@ -93,7 +93,7 @@ def _export(client: redis.Redis, options: argparse.Namespace) -> int:
         }
         print(json.dumps(header, ensure_ascii=False), file=file)
         for record in Members(client).export(options.user):
-            counts[record["record"]] += 1
+            counts[record["record"]] += _entries(record)
             print(json.dumps(record, ensure_ascii=False), file=file)
     print(f"{options.user}：{_listed(counts) or '没有存任何东西'}", file=sys.stderr)
     return 0
@@ -102,8 +102,10 @@ def _export(client: redis.Redis, options: argparse.Namespace) -> int:
 def _delete(client: redis.Redis, options: argparse.Namespace) -> int:
     members = Members(client)
     if not options.yes:
-        counts = Counter(record["record"] for record in members.export(options.user))
-        if not counts:
+        counts: Counter[str] = Counter()
+        for record in members.export(options.user):
+            counts[record["record"]] += _entries(record)
+        if not _listed(counts):
             print(f"{options.user}：没有存任何东西。")
             return 0
         print(f"会删除 {options.user} 的：{_listed(counts)}。")
@@ -155,9 +157,17 @@ def _restore(client: redis.Redis, options: argparse.Namespace) -> int:
     return 0
 
 
+def _entries(record: Mapping[str, Any]) -> int:
+    """How many things a record of the export stands for."""
+    if record["record"] != "indexes":
+        return 1
+    return len(record["turn_ids"]) + sum(len(names) for names in record["entries"].values())
+
+
 def _listed(counts: Mapping[str, int]) -> str:
     known = [f"{title} {counts[kind]}" for kind, title in _KINDS.items() if counts.get(kind)]
-    other = sum(count for kind, count in counts.items() if kind not in _KINDS)
+    # Of leases only the numbers stay for a while; nobody asks for those.
+    other = sum(count for kind, count in counts.items() if kind not in {*_KINDS, "lease", "fence"})
     return "，".join([*known, *([f"其他标记 {other}"] if other else [])])
 
 
