@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-import math
 import time
 from collections.abc import Iterator
 from collections.abc import Sequence as Seq
@@ -292,8 +291,10 @@ class GpuModelRunner:
             if mask is not self._masks[row]:
                 self._step.host_masks[row].copy_(self._free_row if mask is None else mask)
                 changed |= 1 << row
-        tables = self.kv_cache.table_rows(slots)
-        self._step.inputs[batch].write(token_ids, positions, slots, tables, changed)
+        inputs, key = self._step.inputs[batch], (tuple(slots), self.kv_cache.tables_version)
+        tables = None if inputs.tables_key == key else self.kv_cache.table_rows(slots)
+        inputs.write(token_ids, positions, slots, tables, changed)
+        inputs.tables_key = key
         return batch
 
     def _forward(self, token_ids: Seq[int], slot: int, start: int) -> Tensor:
@@ -314,7 +315,7 @@ class GpuModelRunner:
     def _logits(self, batch: int, count: int) -> list[DeviceLogits]:
         outputs = self._step.outputs[batch]
         ids, values = outputs.host_ids, outputs.host_values
-        if not all(map(math.isfinite, values[:count, 0].tolist())):
+        if not outputs.finite(count):
             raise EngineStepError("the model computed values that are not finite; ask again")
         return [
             DeviceLogits(Candidates(ids[row], values[row]), functools.partial(self.graphs.row, row))

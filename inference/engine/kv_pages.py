@@ -104,6 +104,7 @@ class PagedKVCache:
         )
         self._tables = torch.zeros(max_num_seqs, pages_per_slot, dtype=torch.int32)
         self._stale: set[int] = set()  # slots whose row on the device is older
+        self.tables_version = 0
         self._slot_pages: list[list[int]] = [[] for _ in range(max_num_seqs)]
         self._free_slots = list(range(max_num_seqs - 1, -1, -1))
         self._free_pages = list(range(num_pages - 1, -1, -1))
@@ -166,6 +167,7 @@ class PagedKVCache:
         pages.extend(self._free_pages.pop() for _ in range(wanted - held))
         self._tables[slot, held:wanted] = torch.tensor(pages[held:], dtype=torch.int32)
         self._stale.add(slot)
+        self.tables_version += 1
         return True
 
     @property

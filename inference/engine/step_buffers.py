@@ -6,6 +6,7 @@ device. Knows nothing of who copies them, or when.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence as Seq
 
 import torch
@@ -32,6 +33,7 @@ class StepInputs:
         self.device = torch.zeros(size, dtype=torch.int32, device=device)
         self._numbers = self.host.numpy()
         self._batch = batch
+        self.tables_key: object = None  # of the caller: what the tables in the buffer are of
         self.token_ids, self.positions, self.state_slots = self.device[: 3 * batch].view(3, batch)
         self.block_tables = self.device[3 * batch :].view(batch, num_pages)
         self._tables = self._numbers[3 * batch : size].reshape(batch, num_pages)
@@ -41,6 +43,7 @@ class StepInputs:
     def clear(self) -> None:
         """Make every row of the host's buffer padding."""
         self.write([], [], [], None)
+        self.tables_key = None
 
     def write(
         self,
@@ -52,8 +55,8 @@ class StepInputs:
     ) -> None:
         """Fill the host's buffer; rows beyond the sequences become padding.
 
-        ``tables`` int32 [sequences, pages] on the host. Bit ``i`` of ``changed_masks`` says that
-        row ``i`` of the masks is to be taken with the inputs.
+        ``tables`` int32 [sequences, pages] on the host, ``None``: as they are. Bit ``i`` of
+        ``changed_masks`` says that row ``i`` of the masks is to be taken with the inputs.
         """
         count, batch, numbers = len(token_ids), self._batch, self._numbers
         numbers[:count] = token_ids
@@ -83,6 +86,11 @@ class StepOutputs:
         self.device = torch.zeros(shape, dtype=torch.int32, device=device)
         self.ids, self.values = self.device[0], self.device[1].view(torch.float32)
         self.host_ids, self.host_values = self.host[0], self.host[1].view(torch.float32)
+        self._best = self.host_values.numpy()[:, 0]
+
+    def finite(self, count: int) -> bool:
+        """Whether the best values of the first ``count`` rows on the host are finite."""
+        return all(map(math.isfinite, self._best[:count].tolist()))
 
     def download(self) -> None:
         """Copy to the host in stream order; the caller waits."""
