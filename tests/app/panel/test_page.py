@@ -103,7 +103,7 @@ def test_a_test_message_is_followed_and_sending_is_held_and_released(
 ) -> None:
     page.get_by_role("link", name="测试", exact=True).click()
     page.get_by_label("成员 UserID").fill("zhangsan")
-    page.get_by_label("问题").fill("slow:1.5")
+    page.get_by_label("问题").fill("slow:4")
     page.get_by_label("试运行").check()
     page.get_by_role("button", name="发送", exact=True).click()
     # The page follows the turn by itself, from the queue to its end.
