@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check unit audit test-gpu bench-demo bench-callbacks chaos load soak \
-	train-fixture eval-fixture train-demo eval-demo
+	deploy upgrade rollback test-compose train-fixture eval-fixture train-demo eval-demo
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -52,6 +52,18 @@ load: .venv/.dev  ## callbacks a second; last line JSON
 
 soak: .venv/.dev  ## 10,000 users, memory of each process
 	@$(PY) -m tests.soak
+
+deploy:  ## build and start the composed stack; PROFILES="cpu demo" needs no account
+	@deploy/deploy.sh up
+
+upgrade:  ## the same with this tree's code; queue and volumes stay
+	@deploy/deploy.sh upgrade
+
+rollback:  ## the images and settings before the last upgrade
+	@deploy/deploy.sh rollback
+
+test-compose: .venv/.dev  ## the composed stack under kills, upgrade, rollback; last line JSON
+	@$(PY) -m tests.compose
 
 train-fixture: .venv/.runtime  ## train the small model (two CPU cores: under an hour)
 	$(PY) -m models.training.train --preset fixture --out var/train-fixture

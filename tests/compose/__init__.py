@@ -1,0 +1,1 @@
+"""The composed stack, tried as a whole where a Docker engine runs; its files, everywhere."""
