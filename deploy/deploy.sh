@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the composed stack: deploy.sh up | upgrade | rollback | down | status
+# Runs the composed stack: deploy.sh up | upgrade | rollback | down | status | compose ARGUMENTS
 # PROFILES picks what runs beside redis, web, sender and sweeper: "gpu" or "cpu", and demo, monitoring
 # (default: gpu where an NVIDIA driver is found, else cpu). Settings come from .env beside the Makefile;
 # the demo makes its own. DEPLOY_* (ports, folders; see docker-compose.yml) may stand in .env or here.
@@ -97,24 +97,32 @@ up | upgrade)
     use "hutong-gateway:$new" "hutong-engine:$build_kind-$new"
     build
     say "starting; what has begun is ended first, messages wait in Redis"
+    touch "$state/unfinished"
     start
     remember
+    rm "$state/unfinished"
     say "running: $HUTONG_GATEWAY_IMAGE, $HUTONG_ENGINE_IMAGE"
     ;;
 rollback)
     needs
-    [ -f "$state/previous" ] || stop "没有可以退回的版本：$state/previous 不存在（升级过一次以后才有）。"
-    mapfile -t images <"$state/previous"
+    # After an upgrade that did not come up, the version before it is still the current one.
+    good=previous
+    [ -f "$state/unfinished" ] && good=current
+    [ -f "$state/$good" ] || stop "没有可以退回的版本：$state/$good 不存在（升级过一次以后才有）。"
+    mapfile -t images <"$state/$good"
     for image in "${images[@]}"; do
         docker image inspect "$image" >/dev/null 2>&1 || stop "旧镜像 $image 已经不在了；现在的版本没有动。"
     done
     say "back to ${images[*]}"
     use "${images[@]}"
     install -m 600 "$env_file" "$state/replaced.env"
-    install -m 600 "$state/previous.env" "$env_file"
+    install -m 600 "$state/$good.env" "$env_file"
     start
-    mv "$state/previous" "$state/current"
-    mv "$state/previous.env" "$state/current.env"
+    if [ "$good" = previous ]; then
+        mv "$state/previous" "$state/current"
+        mv "$state/previous.env" "$state/current.env"
+    fi
+    rm -f "$state/unfinished"
     say "running: ${images[*]}; queue, memory and outbox were kept, the settings before are in $state/replaced.env"
     ;;
 down)
@@ -128,7 +136,12 @@ status)
     use_current
     compose ps
     ;;
+compose)
+    needs
+    use_current
+    compose "${@:2}"
+    ;;
 *)
-    stop "deploy.sh up | upgrade | rollback | down | status"
+    stop "deploy.sh up | upgrade | rollback | down | status | compose ARGUMENTS"
     ;;
 esac
