@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import datetime
 import os
+import re
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from tools.base import Table, ToolContext, ToolError, ToolTimeoutError
-from tools.python_exec import SHOWN_CHARS, PythonTool, value_text
+from tools.base import Table, ToolContext, ToolError, ToolTimeoutError, ToolUnavailableError
+from tools.python_exec import SHOWN_CHARS, PythonTool, describe, value_text
+from tools.sandbox import support
+from tools.sandbox.base import Job, Outcome, Status
+from tools.sandbox.monty import MontyBackend
+from tools.sandbox.native import NativeBackend
 
+ROOT = Path(__file__).parents[2]
 Context = Callable[..., ToolContext]
 SALES = Table(("产品", "销售额"), (("甲", 1.5), ("乙", None), ("丙", 2)))
 
@@ -111,6 +118,7 @@ def test_sleeping_takes_no_time(python_tool: PythonTool, context: Context) -> No
         ("```python\n1 + 2\n```", "3"),
         ("2**64", "18446744073709551616"),
         ("12345678.9 * 1000", "12345678900"),
+        ("100000 * (1 + 0.035) ** 3", "110871.7875"),
         ("None", "运行完毕，没有输出；请print结果，或把它写成最后一行表达式"),
     ],
 )
@@ -173,3 +181,61 @@ def test_the_tool_works_again_after_close(context: Context) -> None:
 )
 def test_values(value: object, text: str) -> None:
     assert value_text(value) == text
+
+
+class _Off:
+    """A back end that cannot protect."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def status(self) -> Status:
+        return Status(self.name, False, f"{self.name}缺内核支持")
+
+    def run(self, job: Job) -> Outcome:
+        raise AssertionError("a back end that is off was used")
+
+    def close(self) -> None:
+        pass
+
+
+def test_without_protection_the_tool_is_off(context: Context) -> None:
+    tool = PythonTool(backends=[_Off("甲"), _Off("乙")])
+    with pytest.raises(ToolUnavailableError, match=r"甲缺内核支持.*乙缺内核支持"):
+        tool.run({"code": "1"}, context())
+    assert [status.active for status in tool.describe()] == [False, False]
+
+
+def test_without_the_native_back_end_a_gap_goes_to_the_model(context: Context) -> None:
+    tool = PythonTool(backends=[MontyBackend(), _Off("native")])
+    with pytest.raises(ToolError, match=r"statistics.*换一种写法"):
+        tool.run({"code": "import statistics"}, context())
+    assert tool.run({"code": "1 + 1"}, context()).content == "2"
+    tool.close()
+
+
+@pytest.mark.skipif(bool(support.missing()), reason=support.missing())
+def test_without_monty_the_native_back_end_runs_everything(context: Context) -> None:
+    tool = PythonTool(backends=[_Off("monty"), NativeBackend()])
+    assert tool.run({"code": "1 + 1"}, context()).content == "2"
+    tool.close()
+
+
+@pytest.mark.skipif(bool(support.missing()), reason=support.missing())
+def test_a_gap_is_run_again_natively_and_output_comes_once(
+    python_tool: PythonTool, context: Context
+) -> None:
+    code = "print('一次')\nimport statistics\nstatistics.mean(r['销售额'] or 0 for r in tables[0])"
+    content = python_tool.run({"code": code}, context(SALES)).content
+    assert content == "一次\n1.16666666667"
+
+
+def test_describe_names_both_back_ends_and_starts_nothing() -> None:
+    names = [(status.name, bool(status.reason)) for status in describe()]
+    assert names == [("monty", True), ("native", True)]
+
+
+def test_no_code_is_ever_run_in_this_process() -> None:
+    for path in (ROOT / "tools").rglob("*.py"):
+        runs = re.search(r"(?<![.\w])(exec|eval)\(", path.read_text(encoding="utf-8"))
+        assert runs is None or path.name == "child.py", path

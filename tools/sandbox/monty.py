@@ -141,7 +141,7 @@ def bounded_binary(folder: Path) -> Path:
     script.write_text(
         "#!/bin/sh\n"
         f"ulimit -v {ADDRESS_SPACE_BYTES // 1024} && ulimit -c 0 || exit 1\n"
-        f'exec env -i {shlex.quote(find_monty_binary())} "$@"\n',
+        f'exec env -i {shlex.quote(find_monty_binary())} "$@" 2>/dev/null\n',
         encoding="utf-8",
     )
     script.chmod(0o700)

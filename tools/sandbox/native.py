@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import decimal
+import importlib.util
 import json
 import os
 import select
@@ -49,10 +50,11 @@ class _Zygote:
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
-        command = [sys.executable, "-I", "-B", "-X", "utf8"]
+        command = [sys.executable, "-I", "-S", "-B", "-X", "utf8"]
+        script = str(Path(__file__).with_name("zygote.py"))
         with theirs:
             self._process = subprocess.Popen(
-                [*command, str(Path(__file__).with_name("zygote.py"))],
+                [*command, script, *package_dirs()],
                 stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -104,6 +106,13 @@ class _Zygote:
 
     def close(self) -> None:
         self._finalizer()
+
+
+def package_dirs() -> list[str]:
+    """Where numpy and pandas are installed; the zygote starts without ``site`` and .pth files."""
+    specs = (importlib.util.find_spec(name) for name in ("numpy", "pandas"))
+    found = (Path(spec.origin).parents[1] for spec in specs if spec is not None and spec.origin)
+    return [str(path) for path in dict.fromkeys(found)]
 
 
 class NativeBackend:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import decimal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,7 +36,7 @@ def _float_text(value: float) -> str:
     if rounded.is_integer() and abs(rounded) < 1e15:
         return str(int(rounded))
     if 1e-6 <= abs(rounded) < 1e15:
-        return f"{rounded:.12f}".rstrip("0").rstrip(".")
+        return format(decimal.Decimal(repr(rounded)), "f")
     return repr(rounded)
 
 

@@ -3,7 +3,7 @@
 Preloads a fixed list before any filter, tries the filters once on a child, then waits: each
 message on its socket brings one end of a connection for a new child, and the child's pidfd goes
 back. Jobs never pass through this process, so that a later child finds no earlier user's data in
-its memory. Ends when its socket does.
+its memory. Its arguments are the folders of numpy and pandas. Ends when its socket does.
 """
 
 from __future__ import annotations
@@ -44,14 +44,17 @@ def main() -> None:
     os.closerange(control.fileno() + 1, 256)
     os.environ |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "TZ": "CST-8"}
     time.tzset()
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    own = list(sys.path)
+    sys.path[:0] = [str(Path(__file__).resolve().parents[2]), *sys.argv[1:]]
     try:
         from tools.sandbox import child, syscalls
 
-        sys.path.pop(0)
         loaded = _preload()
         architecture = syscalls.ARCHITECTURES[os.uname().machine]
         readable = readable_paths()
+        # numpy and pandas find their own parts; other installed packages are not there at all.
+        sys.path[:] = own
+        sys.argv[:] = sys.orig_argv[:] = [""]
         _check_threads()
         _self_test(child, architecture, readable)
     except Exception as error:  # noqa: BLE001 - the process boundary: the reason goes to the parent
@@ -82,7 +85,9 @@ def _preload() -> list[str]:
 
 def readable_paths() -> tuple[str, ...]:
     """The standard library, the preloaded packages, shared libraries and time zones."""
-    paths = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")]
+    # A virtual environment's own platstdlib would hold every installed package.
+    base = {"base": sys.base_prefix, "platbase": sys.base_exec_prefix}
+    paths = [sysconfig.get_path(name, vars=base) for name in ("stdlib", "platstdlib")]
     for name in _PACKAGES:
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.origin:
