@@ -70,7 +70,12 @@ build() {
 
 start() {
     [[ " $profiles " == *" demo "* ]] && compose run --rm --no-deps demo-data
-    compose up -d --wait --wait-timeout 300 --remove-orphans --no-build
+    local up=(up -d --wait --wait-timeout 300 --no-build) service
+    # compose stops everything it replaces before it starts anything: one web first, then the other.
+    if [ -n "$(compose ps -q web)" ]; then
+        for service in web web2; do compose "${up[@]}" --no-deps "$service"; done
+    fi
+    compose "${up[@]}" --remove-orphans
 }
 
 remember() {

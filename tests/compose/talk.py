@@ -17,8 +17,8 @@ from app.demo.local_http import local_session
 from app.simulator.conversations import ChatMessage
 from tests.chaos.driver import Said
 
-PAUSE_S = 5.0
-"""Between two messages of one employee: 12 a minute, under what WeCom lets through to one."""
+PAUSE_S = 8.0
+"""Between two messages of one employee: 7 a minute, well under what WeCom lets through to one."""
 
 
 class Talk:

@@ -14,7 +14,10 @@ from tests.compose.files import ROOT
 
 DOCKER = """#!/bin/bash
 echo "$HUTONG_GATEWAY_IMAGE $*" >>"$DOCKER_LOG"
-case "$*" in *" up -d "*) exit "${DOCKER_UP:-0}" ;; esac
+case "$*" in
+    *" ps -q web") [ -f "$DOCKER_LOG.up" ] && echo c0ffee ;;
+    *" up -d "*) touch "$DOCKER_LOG.up"; exit "${DOCKER_UP:-0}" ;;
+esac
 """
 
 
@@ -50,7 +53,7 @@ class Host:
     def started(self) -> list[str]:
         """The gateway image of every start, in order."""
         lines = self.log.read_text("utf-8").splitlines()
-        return [line.split()[0] for line in lines if " up -d " in line]
+        return [line.split()[0] for line in lines if line.endswith("--remove-orphans")]
 
 
 @pytest.fixture
@@ -80,8 +83,19 @@ def test_after_an_upgrade_that_fails_the_rollback_is_to_what_ran(host: Host) -> 
     host.env_file.write_text("WECOM_AGENT_ID=3\n", "utf-8")
     assert host.run("upgrade", HUTONG_TAG="c", DOCKER_UP="1").returncode != 0
     assert host.run("rollback").returncode == 0
-    assert host.started()[-2:] == ["hutong-gateway:c", "hutong-gateway:b"]
+    assert host.started() == [f"hutong-gateway:{tag}" for tag in "abb"]
     assert host.env_file.read_text("utf-8") == "WECOM_AGENT_ID=1\n"
+
+
+def test_one_web_serves_while_the_other_is_replaced(host: Host) -> None:
+    host.env_file.write_text("WECOM_AGENT_ID=1\n", "utf-8")
+    host.run("up", HUTONG_TAG="a")
+    host.log.write_text("", "utf-8")
+    assert host.run("upgrade", HUTONG_TAG="b").returncode == 0
+    ups = [line for line in host.log.read_text("utf-8").splitlines() if " up -d " in line]
+    assert [line.split()[-1] for line in ups] == ["web", "web2", "--remove-orphans"]
+    assert all("--wait" in line for line in ups)
+    assert all("--no-deps" in line for line in ups[:2])
 
 
 def test_without_settings_nothing_is_built(host: Host) -> None:
