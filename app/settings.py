@@ -87,6 +87,13 @@ def _url(value: str) -> str:
     return value.rstrip("/")
 
 
+def _database(value: str) -> str:
+    schemes = ("postgresql+psycopg", "mysql+pymysql")
+    if "://" in value and value.split("://")[0] not in schemes:
+        raise ValueError(f"网址应以 {' 或 '.join(f'{s}://' for s in schemes)} 开头")
+    return value.strip()
+
+
 def _aes_key(value: str) -> str:
     if value and not re.fullmatch(r"[A-Za-z0-9]{43}", value):
         raise ValueError("应是 EncodingAESKey 的 43 位字母和数字")
@@ -173,7 +180,14 @@ SETTINGS: tuple[Setting, ...] = (
         _choice("fp16", "int8", "int4"),
     ),
     Setting("HUTONG_KV_CACHE_DTYPE", "fp16", "cuda：KV 缓存，fp16 或 fp8", _choice("fp16", "fp8")),
-    Setting("HUTONG_SQL_DATABASE", "var/company.db", "只读 SQLite 数据库文件", _path),
+    Setting(
+        "HUTONG_SQL_DATABASE",
+        "",
+        "公司数据库：SQLite 文件，或 postgresql+psycopg://、mysql+pymysql:// 网址（账号只读，见 "
+        "docs/tools.md）；空则 HUTONG_DATA_DIR 下的 company.db",
+        _database,
+        secret=True,
+    ),
     Setting(
         "HUTONG_SEMANTIC_FILE",
         "",
@@ -200,7 +214,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "HUTONG_ACCESS_FILE",
         "",
-        "部门成员和工具权限（TOML，见 docs/delivery.md）；空则工具人人可用",
+        "部门成员、工具和数据的权限（TOML，见 docs/delivery.md、docs/tools.md）；空则人人可用",
         _optional_path,
     ),
     Setting("HUTONG_USER_RATE_PER_MIN", "60", "每人每分钟最多几条消息，0 不限", _whole(0)),
@@ -243,7 +257,7 @@ class Settings:
     backbone_dtype: Literal["fp16", "int8"]
     lm_head_dtype: Literal["fp16", "int8", "int4"]
     kv_cache_dtype: Literal["fp16", "fp8"]
-    sql_database: Path
+    sql_database: str
     semantic_file: Path | None
     docs_dir: Path | None
     embedding_model: str
@@ -267,6 +281,13 @@ class Settings:
     def ended_expiry_s(self) -> int:
         """How long ended turns and settled parts stay readable."""
         return self.retention_days * 86_400
+
+    @property
+    def company_database(self) -> Path | str:
+        """The SQLite file to read, or the URL (with its password) of a server."""
+        if "://" in self.sql_database:
+            return self.sql_database
+        return _path(self.sql_database) if self.sql_database else self.data_dir / "company.db"
 
     def __repr__(self) -> str:
         values = {s: getattr(self, s.field) for s in SETTINGS}

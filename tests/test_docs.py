@@ -84,7 +84,9 @@ def test_pins_are_exact() -> None:
         for line in text(name).splitlines():
             wanted = line.split(";")[0].strip()
             if wanted and not wanted.startswith(("#", "-r ")):
-                assert re.fullmatch(r"[a-z0-9-]+==[0-9a-z.]+", wanted), f"{name}: {wanted}"
+                assert re.fullmatch(r"[a-z0-9-]+(\[[a-z]+\])?==[0-9a-z.]+", wanted), (
+                    f"{name}: {wanted}"
+                )
 
 
 def test_images_of_the_readmes_exist() -> None:

@@ -1,16 +1,17 @@
-"""``sql_query``: one read-only SELECT on the company's SQLite database.
+"""``sql_query``: one read-only SELECT on the company's database.
 
 Owns limits, the text the model reads and the wording of database errors. Checking is in
-``sql_check``, the walls around the database in ``sql_worker``. Knows nothing of who may ask.
+``sql_check``, the walls around a SQLite file in ``sql_worker``, those around a PostgreSQL or MySQL
+server in ``sql_server``. Knows nothing of who may read what: a function says so.
 """
 
 from __future__ import annotations
 
-import contextlib
 import difflib
+import logging
 import re
-import sqlite3
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,8 +29,12 @@ from tools.base import (
 )
 from tools.numbers import format_number
 from tools.semantic import Semantic
+from tools.sql_backend import Backend, SqliteFile
 from tools.sql_check import CheckedQuery, SqlChecker
-from tools.sql_process import WorkerPool, WorkerRequest
+from tools.sql_dialect import written
+from tools.sql_process import WorkerRequest
+from tools.sql_server import SqlServer, is_url
+from tools.sql_server_errors import Unreachable
 from tools.sql_values import KnownValues
 from tools.sql_words import ordered_by
 from tools.sql_worker import FUNCTIONS
@@ -42,11 +47,22 @@ CELL_CHARS = 60
 NO_ROWS = "0行，没有符合条件的数据"
 
 
-class SqlTool:
-    """``sql_query`` over one SQLite file. Thread-safe; ``close`` ends the query processes.
+MayRead = Callable[[str, str], bool]
+"""(user, ``table`` or ``table.column``) to whether this user may read it."""
+log = logging.getLogger(__name__)
 
-    Only the tables and columns of ``semantic`` can be read. Raises ``ToolUnavailableError`` when
-    the file is missing or lacks one of them.
+
+def anyone(user: str, name: str) -> bool:
+    """The default right: every user may read all that the semantic file names."""
+    return True
+
+
+class SqlTool:
+    """``sql_query`` over a SQLite file or a server's URL. Thread-safe; ``close`` ends it all.
+
+    Only the tables and columns of ``semantic`` can be read, and of these what ``may_read`` allows.
+    Raises ``ToolUnavailableError`` when the database lacks one of them, refuses the password or
+    lets its user write. A server that cannot be reached now is tried again at each question.
     """
 
     name = schemas.SQL_QUERY.name
@@ -54,39 +70,62 @@ class SqlTool:
     parameters: Mapping[str, Any] = schemas.SQL_QUERY.parameters
 
     def __init__(
-        self, database: Path, semantic: Semantic, *, timeout_s: float = TIMEOUT_S, workers: int = 4
+        self,
+        database: Path | str,
+        semantic: Semantic,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        workers: int = 4,
+        may_read: MayRead = anyone,
     ) -> None:
         self._timeout_s = timeout_s
-        tables = {t.name: tuple(c.name for c in t.columns) for t in semantic.tables}
-        reserved = _verified(database, tables)
-        self._checker = SqlChecker(tables, semantic, reserved=reserved)
-        self._pool = WorkerPool(database.resolve(), tables, size=workers)
-        self._values = KnownValues(database.resolve(), semantic, self._pool)
+        self._semantic = semantic
+        self._may_read = may_read
+        self._tables = {t.name: tuple(c.name for c in t.columns) for t in semantic.tables}
+        self._backend: Backend
+        if isinstance(database, str) and is_url(database):
+            self._backend = SqlServer(database, self._tables, connections=workers)
+        else:
+            self._backend = SqliteFile(Path(database), self._tables, workers=workers)
+        self._values = KnownValues(self._backend, semantic)
+        self._checker: SqlChecker | None = None
+        self._lock = threading.Lock()
+        try:
+            self._opened()
+        except Unreachable:
+            log.warning("the database server cannot be reached yet")
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """Run ``arguments["sql"]``; at most 200 rows and 50 kB come back.
 
-        Raises ``ToolArgumentError`` for a statement to repair, ``ToolTimeoutError`` past the time
-        limit, ``ToolUnavailableError`` when the database cannot be read.
+        Raises ``ToolArgumentError`` for a statement to repair, ``ToolForbiddenError`` for data this
+        user may not see, ``ToolTimeoutError`` past the time limit, ``ToolUnavailableError`` when
+        the database cannot be read.
         """
         timeout_s = min(self._timeout_s, context.remaining_s())
         if timeout_s <= 0:
             raise ToolTimeoutError("已到时限，没有查询")
-        query = self._checker.check(
+
+        def may_read(name: str) -> bool:
+            return self._may_read(context.user, name)
+
+        checker = self._opened()
+        query = checker.check(
             str(arguments["sql"]),
             max_rows=MAX_ROWS,
             today=context.today,
             resolve=lambda table, column, text: self._values.resolve(
-                table, column, text, timeout_s
+                table, column, text, timeout_s, may_read
             ),
             last_day=lambda table: self._values.last_day(table, timeout_s),
+            may_read=may_read,
         )
-        answer = self._pool.ask(
+        answer = self._backend.ask(
             WorkerRequest(query.sql, query.cte_names, timeout_s, MAX_ROWS, MAX_BYTES)
         )
         if "error" in answer:
             raise _explained(answer["error"], answer["message"])
-        table = self._table(query, answer)
+        table = self._table(checker, query, answer)
         content = content_of(table) if table.rows else NO_ROWS
         return ToolResult(
             content=content,
@@ -96,16 +135,39 @@ class SqlTool:
         )
 
     def close(self) -> None:
-        """End the query processes; a later call starts new ones."""
-        self._pool.close()
+        """End the query processes or connections; a later call starts new ones."""
+        self._backend.close()
 
-    def _table(self, query: CheckedQuery, answer: Mapping[str, Any]) -> Table:
+    def _opened(self) -> SqlChecker:
+        """The checker for the database as it is, made once the database could be reached."""
+        with self._lock:
+            if self._checker is None:
+                reflected = self._backend.open()
+                dialect = self._backend.dialect
+                names = {
+                    name.lower(): name
+                    for table, columns in reflected.types.items()
+                    for name in (table, *columns)
+                }
+                self._checker = SqlChecker(
+                    self._tables,
+                    self._semantic,
+                    types=reflected.types,
+                    reserved=reflected.others,
+                    write=None
+                    if dialect == "sqlite"
+                    else lambda tree: written(tree, dialect, names, max_rows=MAX_ROWS + 1),
+                )
+            return self._checker
+
+    @staticmethod
+    def _table(checker: SqlChecker, query: CheckedQuery, answer: Mapping[str, Any]) -> Table:
         names = tuple(str(name) for name in answer["columns"])
         rows = tuple(tuple(row) for row in answer["rows"])
         if len(rows) == 1 and all(value is None for value in rows[0]):
             # SUM over nothing: one row of NULLs means that no row matched.
             rows = ()
-        headers = self._checker.words.headers(query.tree, names)
+        headers = checker.words.headers(query.tree, names)
         identifiers = [name.lower().endswith("_id") for name in names]
         return Table(
             headers,
@@ -137,30 +199,6 @@ def _row(row: Sequence[Value], identifiers: Sequence[bool]) -> tuple[Value, ...]
         str(value) if is_id and isinstance(value, int) else value
         for value, is_id in zip(row, identifiers, strict=True)
     )
-
-
-def _verified(database: Path, tables: Mapping[str, tuple[str, ...]]) -> frozenset[str]:
-    """Check that the database has what the semantic file names; return all its other names."""
-    if not database.is_file():
-        raise ToolUnavailableError(f"没有找到数据库文件 {database}，请检查 HUTONG_SQL_DATABASE")
-    try:
-        with contextlib.closing(
-            sqlite3.connect(f"{database.resolve().as_uri()}?mode=ro", uri=True)
-        ) as connection:
-            names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}
-            for table, columns in tables.items():
-                found = {
-                    row[0]
-                    for row in connection.execute("SELECT name FROM pragma_table_info(?)", (table,))
-                }
-                missing = [column for column in columns if column not in found]
-                if missing:
-                    raise ToolUnavailableError(
-                        f"数据库的表 {table} 缺少 {'、'.join(missing)}，请对照语义文件检查"
-                    )
-    except sqlite3.Error as error:
-        raise ToolUnavailableError(f"数据库 {database} 打不开：{error}") from error
-    return frozenset(name for name in names if name not in tables)
 
 
 def _explained(code: str, message: str) -> ToolError:

@@ -9,32 +9,34 @@ from __future__ import annotations
 import datetime
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import OptimizeError, ParseError, SqlglotError, TokenError
+from sqlglot.optimizer.annotate_types import annotate_types
 from sqlglot.optimizer.qualify import qualify
 from sqlglot.schema import MappingSchema
 
 from tools.base import ToolArgumentError
 from tools.semantic import Semantic
 from tools.sql_literals import Resolve, correct, mark
+from tools.sql_rules import FORBIDDEN, MayRead, make_real, mark_divisions, refuse_unreadable
 from tools.sql_scope import LastDay, Now, describe
 from tools.sql_text import clean
 from tools.sql_words import Words
 
 SQL_LIMIT_CHARS = 8_000
+READ_AS = "sqlite"
 _START = re.compile(r"(?:\s|\(|--[^\n]*\n|/\*.*?\*/)*(select|with)\b", re.I | re.S)
-_FORBIDDEN: tuple[type[exp.Expr], ...] = (
-    exp.Insert, exp.Update, exp.Delete, exp.Merge, exp.Create, exp.Drop, exp.Alter,
-    exp.TruncateTable, exp.Command, exp.Pragma, exp.Attach, exp.Detach, exp.Into, exp.Set,
-    exp.Copy, exp.Transaction, exp.Commit, exp.Rollback, exp.Analyze, exp.Placeholder,
-    exp.Parameter,
-)  # fmt: skip
 _NOW: tuple[type[exp.Expr], ...] = (exp.CurrentDate, exp.CurrentTimestamp, exp.CurrentTime)
+_SYSTEM = ("sqlite_", "pragma_", "pg_", "information_schema", "mysql")
 _UNRESOLVED = re.compile(r"[Cc]olumn:? ['\"]?(?P<name>.+?)['\"]?(?: could|\.? ?Line|$)")
+
+
+Write = Callable[[exp.Query], str]
+"""A checked query, its columns qualified and its types known, in a server's own dialect."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +51,11 @@ class CheckedQuery:
 
 
 class SqlChecker:
-    """Checks statements against one schema.
+    """Checks statements, written in SQLite's dialect, against one schema.
 
-    ``schema``: table name to its column names, only what may be read. ``reserved``: every other
-    name in the database, which a WITH clause must not take.
+    ``schema``: table name to its column names, only what may be read; ``types`` their types.
+    ``reserved``: every other name in the database, which a WITH clause must not take. ``write``
+    puts a statement into another dialect.
     """
 
     def __init__(
@@ -60,8 +63,9 @@ class SqlChecker:
         schema: Mapping[str, tuple[str, ...]],
         semantic: Semantic,
         *,
+        types: Mapping[str, Mapping[str, str]] | None = None,
         reserved: frozenset[str] = frozenset(),
-        dialect: str = "sqlite",
+        write: Write | None = None,
     ) -> None:
         self._schema = {
             table.lower(): tuple(column.lower() for column in columns)
@@ -69,10 +73,15 @@ class SqlChecker:
         }
         self._semantic = semantic
         self._reserved = frozenset(name.lower() for name in reserved)
-        self._dialect = dialect
+        self._write = write
+        known = {
+            (table.lower(), column.lower()): kind
+            for table, columns in (types or {}).items()
+            for column, kind in columns.items()
+        }
         self._mapping = MappingSchema(
-            {t: dict.fromkeys(columns, "TEXT") for t, columns in self._schema.items()},
-            dialect=dialect,
+            {t: {c: known.get((t, c), "TEXT") for c in cs} for t, cs in self._schema.items()},
+            dialect=READ_AS,
         )
         self.words = Words(semantic)
 
@@ -84,8 +93,10 @@ class SqlChecker:
         today: datetime.date,
         resolve: Resolve | None = None,
         last_day: LastDay | None = None,
+        may_read: MayRead | None = None,
     ) -> CheckedQuery:
-        """Parse and check ``text``. Raises ``ToolArgumentError`` that says what to change.
+        """Parse and check ``text``. Raises ``ToolArgumentError`` that says what to change, and
+        ``ToolForbiddenError`` for what ``may_read`` refuses.
 
         ``resolve`` names the value in the data that a text in the statement means; ``last_day``
         the last day with data in a table, for the scope.
@@ -98,13 +109,19 @@ class SqlChecker:
         self._refuse_now(tree, today)
         cte_names = self._cte_names(tree)
         tables = self._tables(tree, cte_names)
-        marked = mark(tree)
+        marked, divisions = mark(tree), mark_divisions(tree)
         qualified = self._qualify(tree)
+        if may_read is not None:
+            refuse_unreadable(qualified, self._schema, may_read)
         if resolve is not None:
             changed = correct(marked, qualified, resolve) or changed
-        if changed:
-            sql = tree.sql(dialect=self._dialect)
-        if tree.args.get("limit") is None:
+        annotate_types(qualified, schema=self._mapping, dialect=READ_AS)
+        changed = make_real(divisions, qualified) or changed
+        if self._write is not None:
+            sql = self._write(qualified)
+        elif changed:
+            sql = tree.sql(dialect=READ_AS)
+        if self._write is None and tree.args.get("limit") is None:
             # On a line of its own, so that a trailing comment cannot swallow it.
             sql = f"{sql}\nLIMIT {max_rows + 1}"
         return CheckedQuery(
@@ -119,7 +136,7 @@ class SqlChecker:
         if not _START.match(sql):
             raise ToolArgumentError("只能执行一条SELECT语句，以SELECT或WITH开头")
         try:
-            trees = [tree for tree in sqlglot.parse(sql, read=self._dialect) if tree is not None]
+            trees = [tree for tree in sqlglot.parse(sql, read=READ_AS) if tree is not None]
         except ParseError as error:
             detail = error.errors[0] if error.errors else {}
             near = f"{detail.get('start_context', '')}{detail.get('highlight', '')}"[-24:]
@@ -131,7 +148,7 @@ class SqlChecker:
         if len(trees) != 1:
             raise ToolArgumentError(f"只能执行一条SELECT语句，收到{len(trees)}条")
         tree = trees[0]
-        if not isinstance(tree, exp.Query) or tree.find(*_FORBIDDEN):
+        if not isinstance(tree, exp.Query) or tree.find(*FORBIDDEN):
             raise ToolArgumentError("只能执行只读的SELECT语句")
         if isinstance(tree, exp.Subquery):
             raise ToolArgumentError("请去掉最外层的括号")
@@ -141,7 +158,7 @@ class SqlChecker:
         names = tuple(dict.fromkeys(cte.alias.lower() for cte in tree.find_all(exp.CTE)))
         for name in names:
             taken = name in self._schema or name in self._reserved
-            if taken or name.startswith(("sqlite_", "pragma_")):
+            if taken or name.startswith(_SYSTEM):
                 raise ToolArgumentError(f"WITH里的名字“{name}”已被占用，请换一个")
         return names
 
@@ -152,7 +169,7 @@ class SqlChecker:
             if name in cte_names and not table.db:
                 continue
             if name not in self._schema or table.db or table.catalog:
-                raise ToolArgumentError(self._no_table(table.sql(dialect=self._dialect)))
+                raise ToolArgumentError(self._no_table(table.sql(dialect=READ_AS)))
             used[name] = None
         return tuple(used)
 
@@ -168,7 +185,7 @@ class SqlChecker:
             qualified = qualify(
                 tree.copy(),
                 schema=self._mapping,
-                dialect=self._dialect,
+                dialect=READ_AS,
                 quote_identifiers=False,
                 identify=False,
             )

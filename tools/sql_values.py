@@ -1,7 +1,7 @@
 """The values that the text columns of a database really hold.
 
 Owns which columns are checked, what counts as the same value and the sentence for a value that
-does not exist. Knows nothing of SQL trees; rows come from the query processes.
+does not exist. Knows nothing of SQL trees or of users; rows come from the backend.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import difflib
 import re
 import threading
 import unicodedata
+from collections.abc import Hashable
 from dataclasses import dataclass
-from pathlib import Path
 
 from tools.base import ToolArgumentError, ToolError
 from tools.semantic import Semantic
-from tools.sql_process import WorkerPool, WorkerRequest
+from tools.sql_backend import Backend
+from tools.sql_process import WorkerRequest
+from tools.sql_rules import MayRead
 from tools.text_variants import simplified
 
 MAX_VALUES = 2_000
@@ -34,36 +36,43 @@ _SUFFIXES = (
 _DATE = re.compile(r"\d{4}-(\d\d?|Q[1-4]).*")
 
 
+def anything(name: str) -> bool:
+    """The default right: all that the semantic file names."""
+    return True
+
+
 @dataclass(frozen=True)
 class _Kept:
-    """Values of one column as of one state of the file; None where it is not checked."""
+    """Values of one column as of one state of the data; None where it is not checked."""
 
-    identity: tuple[int, int, int]
+    state: Hashable
     values: frozenset[str] | None
 
 
 class KnownValues:
-    """Values by column, read on first use and again when the database file changed. Thread-safe."""
+    """Values by column, read on first use and again when the data may have changed. Thread-safe."""
 
-    def __init__(self, database: Path, semantic: Semantic, pool: WorkerPool) -> None:
-        self._database = database
+    def __init__(self, backend: Backend, semantic: Semantic) -> None:
+        self._backend = backend
         self._semantic = semantic
-        self._pool = pool
         self._kept: dict[tuple[str, str], _Kept] = {}
         self._lock = threading.Lock()
 
-    def resolve(self, table: str, column: str, text: str, timeout_s: float) -> str:
+    def resolve(
+        self, table: str, column: str, text: str, timeout_s: float, may_read: MayRead = anything
+    ) -> str:
         """The value that ``text`` means in this column; ``text`` itself where nothing is known.
 
         Case, width, spaces, traditional characters and words such as 区 or 市 at the end do not
-        count when one value remains. Raises ``ToolArgumentError`` in words when there is none.
+        count when one value remains. Raises ``ToolArgumentError`` in words when there is none; what
+        ``may_read`` refuses is not looked at.
         """
         own = self._values(table, column, timeout_s)
         if not own or text in own:
             return text
         title = self._title(table, column)
         known = set(own)
-        for other_table, other in self._columns():
+        for other_table, other in self._columns(may_read):
             if (other_table, other) != (table, column) and self._title(other_table, other) == title:
                 known |= self._values(other_table, other, timeout_s) or set()
         if text in known or text in self._listed(title):
@@ -72,17 +81,19 @@ class KnownValues:
         meant = _same(text, own) or _same(text, known)
         if meant:
             return meant
-        raise ToolArgumentError(self._unknown(title, text, sorted(known), timeout_s))
+        raise ToolArgumentError(self._unknown(title, text, sorted(known), timeout_s, may_read))
 
     def last_day(self, table: str, timeout_s: float) -> datetime.date | None:
         """The last ``date`` in a table; None when it cannot be read."""
-        sql = f"SELECT MAX(date) FROM {_quoted(table)}"
+        sql = f"SELECT MAX({self._quoted('date')}) FROM {self._quoted(table)}"
         for text in self._values(table, "MAX(date)", timeout_s, sql) or ():
             with contextlib.suppress(ValueError):
                 return datetime.date.fromisoformat(text[:10])
         return None
 
-    def _unknown(self, title: str, text: str, known: list[str], timeout_s: float) -> str:
+    def _unknown(
+        self, title: str, text: str, known: list[str], timeout_s: float, may_read: MayRead
+    ) -> str:
         shown = text.strip()[:20]
         message = f"{title}没有“{shown}”"
         keys = {_key(value): value for value in known}
@@ -91,21 +102,26 @@ class KnownValues:
             message += f"，有：{'/'.join(known)}"
         elif near:
             message += f"，相近的有：{'、'.join(keys[key] for key in near)}"
-        elsewhere = self._elsewhere(title, text, timeout_s)
+        elsewhere = self._elsewhere(title, text, timeout_s, may_read)
         return f"{message}；“{shown}”是{elsewhere}" if elsewhere else message
 
-    def _elsewhere(self, title: str, text: str, timeout_s: float) -> str:
+    def _elsewhere(self, title: str, text: str, timeout_s: float, may_read: MayRead) -> str:
         """``客户的城市`` when another column holds the value."""
         titles = {table.name: table.title for table in self._semantic.tables}
-        for table, column in self._columns():
+        for table, column in self._columns(may_read):
             other = self._title(table, column)
             values = self._values(table, column, timeout_s) if other != title else None
             if values and (text in values or _same(text, values)):
                 return other if other == titles[table] else f"{titles[table]}的{other}"
         return ""
 
-    def _columns(self) -> list[tuple[str, str]]:
-        return [(t.name, c.name) for t in self._semantic.tables for c in t.columns]
+    def _columns(self, may_read: MayRead) -> list[tuple[str, str]]:
+        return [
+            (t.name, c.name)
+            for t in self._semantic.tables
+            for c in t.columns
+            if may_read(t.name) and may_read(f"{t.name}.{c.name}")
+        ]
 
     def _title(self, table: str, column: str) -> str:
         return self._semantic.column_titles(table).get(column, column)
@@ -119,12 +135,12 @@ class KnownValues:
     ) -> frozenset[str] | None:
         if not sql and (column in {"date", "quarter_label"} or column.endswith(("_id", "_date"))):
             return None
-        identity = self._identity()
+        state = self._backend.state()
         with self._lock:
             kept = self._kept.get((table, column))
-        if kept is None or kept.identity != identity:
-            sql = sql or f"SELECT DISTINCT {_quoted(column)} FROM {_quoted(table)}"
-            kept = _Kept(identity, self._read(sql, timeout_s))
+        if kept is None or kept.state != state:
+            sql = sql or f"SELECT DISTINCT {self._quoted(column)} FROM {self._quoted(table)}"
+            kept = _Kept(state, self._read(sql, timeout_s))
             with self._lock:
                 self._kept[table, column] = kept
         return kept.values
@@ -134,26 +150,25 @@ class KnownValues:
             f"{sql} LIMIT {MAX_VALUES + 1}", (), timeout_s, MAX_VALUES, _MAX_BYTES
         )
         try:
-            answer = self._pool.ask(request)
+            answer = self._backend.ask(request)
         except ToolError:
             # The check is a courtesy; the statement itself may still be quick.
             return None
         if "error" in answer or answer["truncated"]:
             return None
-        found = [row[0] for row in answer["rows"] if row[0] is not None]
+        found = [
+            value.isoformat() if isinstance(value, datetime.date) else value
+            for (value,) in answer["rows"]
+            if value is not None
+        ]
         checked = all(isinstance(v, str) and len(v) <= MAX_VALUE_CHARS for v in found)
         if not checked or (len(found) > 1 and all(_DATE.fullmatch(v) for v in found)):
             return None
         return frozenset(found)
 
-    def _identity(self) -> tuple[int, int, int]:
-        """Changes with every write: a live database in WAL mode grows its log first."""
-        try:
-            stat = self._database.stat()
-        except OSError:
-            return 0, 0, 0
-        log = self._database.with_name(f"{self._database.name}-wal")
-        return stat.st_ino, stat.st_mtime_ns, log.stat().st_mtime_ns if log.is_file() else 0
+    def _quoted(self, name: str) -> str:
+        mark = "`" if self._backend.dialect == "mysql" else '"'
+        return mark + name.replace(mark, mark * 2) + mark
 
 
 def _key(text: str) -> str:
@@ -174,7 +189,3 @@ def _same(text: str, values: frozenset[str] | set[str]) -> str:
         if found:
             return found[0] if len(found) == 1 else ""
     return ""
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

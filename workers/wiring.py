@@ -51,7 +51,7 @@ def build_agent(settings: Settings) -> Iterator[LoadedAgent]:
         search = SearchTool(docs_dir, settings.data_dir / "index", embedder)
         search.refresh()
         registry = ToolRegistry(
-            [SqlTool(settings.sql_database, meaning), PythonTool(), search],
+            [SqlTool(settings.company_database, meaning), PythonTool(), search],
             allowed=tool_rights(settings),
         )
         llm = LLM(

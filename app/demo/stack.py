@@ -126,7 +126,7 @@ def _plan(
     in_files = {setting.file_variable for setting in SETTINGS}
     environment = {name: value for name, value in os.environ.items() if name not in in_files}
     environment.setdefault("HUTONG_TODAY", TODAY)
-    environment.setdefault("HUTONG_SQL_DATABASE", str(given.data_dir / "company.db"))
+    environment["HUTONG_SQL_DATABASE"] = str(given.company_database)
     environment |= {
         "REDIS_URL": redis_url,
         "WECOM_CORP_ID": corp_id,
@@ -159,7 +159,8 @@ def _company_database(console: Console, environment: dict[str, str], plan: Plan)
     """Generate the demo company when its database is missing."""
     settings = plan.settings
     own = settings.data_dir / "company.db"
-    if settings.sql_database.resolve() != own.resolve() or own.exists():
+    wanted = settings.company_database
+    if isinstance(wanted, str) or wanted.resolve() != own.resolve() or own.exists():
         return
     console.begin("生成演示公司的数据库")
     log = plan.log_dir / "demo_company.log"

@@ -191,3 +191,24 @@ def test_the_example_and_the_table_hold_every_setting() -> None:
 def test_the_example_loads_to_the_defaults() -> None:
     pairs = [line.split("=", 1) for line in env_example().splitlines() if "=" in line]
     assert load({n: v for n, v in pairs if not n.startswith("#")}) == load({})
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("", Path("data/company.db")),
+        ("erp.db", Path("erp.db")),
+        ("mysql+pymysql://u:p@db/erp", "mysql+pymysql://u:p@db/erp"),
+        ("postgresql+psycopg://u:p@db/erp", "postgresql+psycopg://u:p@db/erp"),
+    ],
+)
+def test_the_company_database_is_a_file_or_a_url(given: str, wanted: Path | str) -> None:
+    settings = load({"HUTONG_DATA_DIR": "data", "HUTONG_SQL_DATABASE": given})
+    assert settings.company_database == wanted
+
+
+def test_a_url_of_another_kind_is_refused_without_its_password() -> None:
+    with pytest.raises(SettingsError, match="HUTONG_SQL_DATABASE") as caught:
+        load({"HUTONG_SQL_DATABASE": "oracle://u:hunter2@db/erp"})
+    assert "hunter2" not in str(caught.value)
+    assert "mysql+pymysql://" in str(caught.value)
