@@ -19,20 +19,19 @@ from tools.base import (
     ToolUnavailableError,
 )
 from tools.sandbox.base import (
-    MEMORY_LIMIT_BYTES,
-    OUTPUT_LIMIT_BYTES,
     TIME_LIMIT_S,
     Backend,
     Job,
     Outcome,
     SandboxGapError,
+    SandboxMemoryError,
     Status,
 )
 from tools.sandbox.monty import MontyBackend
 from tools.sandbox.native import NativeBackend
 from tools.sandbox.text import shortened, value_text
 
-__all__ = ["MEMORY_LIMIT_BYTES", "OUTPUT_LIMIT_BYTES", "PythonTool", "describe", "value_text"]
+__all__ = ["CODE_LIMIT_CHARS", "SHOWN_CHARS", "PythonTool", "describe", "value_text"]
 
 SHOWN_CHARS = 2000
 """Characters of output the model reads; the head and the tail are kept."""
@@ -88,8 +87,8 @@ class PythonTool:
             backend.close()
 
     def _run(self, job: Job, context: ToolContext) -> Outcome:
-        """The first back end's outcome; the next one's where it has a gap or is off."""
-        gap: SandboxGapError | None = None
+        """The first back end's outcome; the next one's where it has a gap, no room or is off."""
+        gap: ToolError | None = None
         off: list[str] = []
         for backend in self._backends:
             status = backend.status()
@@ -101,7 +100,7 @@ class PythonTool:
                 raise ToolTimeoutError("已到时限，没有运行")
             try:
                 return backend.run(dataclasses.replace(job, time_s=time_s))
-            except SandboxGapError as error:
+            except (SandboxGapError, SandboxMemoryError) as error:
                 gap = error
             except ToolUnavailableError as error:
                 if backend.status().active:

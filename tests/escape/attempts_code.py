@@ -12,7 +12,7 @@ for c in ''.__class__.__base__.__subclasses__():
         print(c()._module.__builtins__['open']('@CANARY@').read())
 ### walk_loader
 for c in object.__subclasses__():
-    if c.__name__ == 'FileLoader' or c.__name__ == 'BuiltinImporter':
+    if c.__name__ == 'BuiltinImporter':
         print(c().load_module('posix').system('id > @TARGET@'))
 ### walk_split_getattr
 base = getattr(getattr(1, '__cl' + 'ass__'), '__ba' + 'se__')
@@ -250,8 +250,12 @@ import sys
 while True: sys.stderr.write('x' * 10 ** 6)
 ### flood_value
 '长' * 10 ** 7
+### flood_large_value
+'a' * 10 ** 8
+### flood_many_values
+[[] for _ in range(10 ** 5)]
 ### flood_error
-raise ValueError('x' * 10 ** 7)
+raise ValueError('x' * 10 ** 8)
 ### flood_descriptors
 import os
 while True:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -30,6 +31,7 @@ SALES = Table(
 )
 _WARM_RUNS = 30
 _ALIVE_TIME_S = 5.0
+_MAX_WORKERS = 2
 
 
 @dataclasses.dataclass
@@ -43,6 +45,7 @@ class Report:
     cold_ms: float = 0.0
     warm_ms: float = 0.0
     rss_growth_mb: float = 0.0
+    rss_peak_mb: float = 0.0
 
     @property
     def sound(self) -> bool:
@@ -80,7 +83,7 @@ def try_all(
     report.attempts = len(chosen)
     report.cold_ms = _latency_ms(backend)
     report.warm_ms = statistics.median(_latency_ms(backend) for _ in range(_WARM_RUNS))
-    start_rss = 0
+    first_rss = traps.rss_bytes()
     for attempt in chosen:  # the first round fills caches of the asker
         _try(attempt, backend, around, time_s, report)
     start_rss = traps.rss_bytes()
@@ -90,6 +93,8 @@ def try_all(
     if repeats == 1:
         for attempt in [a for a in chosen if a.name.startswith("flood")]:
             _try(attempt, backend, around, time_s, report)
+    peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    report.rss_peak_mb = (peak_kb * 1024 - first_rss) / 1e6
     report.rss_growth_mb = (traps.rss_bytes() - start_rss) / 1e6
     return report
 
@@ -112,13 +117,15 @@ def _try(
 
 
 def _workers(backend: Backend) -> frozenset[int]:
-    """The processes a back end may keep: its own direct children, by their command."""
+    """The processes a back end may keep: this process's own children, by their command.
+
+    A worker that monty retired stays a zombie for a while; that is no process left behind.
+    """
     mine = "zygote.py" if backend.name == "native" else "monty"
-    return frozenset(
-        pid
-        for pid in traps.descendants(os.getpid())
-        if mine in traps.command_of(pid) and traps.parent_of(pid) == os.getpid()
-    )
+    children = {p for p in traps.descendants(os.getpid()) if traps.parent_of(p) == os.getpid()}
+    alive = {pid for pid in children if mine in traps.command_of(pid)}
+    retired = {pid for pid in children if traps.is_zombie(pid, "monty")}
+    return frozenset(retired | (alive if len(alive) <= _MAX_WORKERS else set()))
 
 
 def _said(backend: Backend, code: str, time_s: float, *tables: Table) -> str:
@@ -143,16 +150,12 @@ def pass_snippets(backends: dict[str, Backend]) -> dict[str, tuple[int, int]]:
     counts: dict[str, tuple[int, int]] = {}
     tools = {name: PythonTool(backends=[backend]) for name, backend in backends.items()}
     for name, tool in {**tools, "tool": PythonTool()}.items():
-        failed = [
-            f"{snippet.code.strip().splitlines()[-1][:40]!r}"
-            for snippet in (*BENIGN, *LLM)
-            if not _passes(tool, snippet)
-        ]
-        good = [sum(_passes(tool, s) for s in group) for group in (BENIGN, LLM)]
+        failed = [snippet for snippet in (*BENIGN, *LLM) if not _passes(tool, snippet)]
+        good = [sum(s not in failed for s in group) for group in (BENIGN, LLM)]
         counts[name] = (good[0], good[1])
         print(f"{name}: benign {good[0]} of {len(BENIGN)}, LLM-style {good[1]} of {len(LLM)}")
         if failed and name != "monty":
-            print("  not:", "; ".join(failed))
+            print("  not:", "; ".join(snippet.code[-40:] for snippet in failed))
         tool.close()
     return counts
 

@@ -210,6 +210,14 @@ def parent_of(pid: int) -> int:
     return 0
 
 
+def is_zombie(pid: int, name: str) -> bool:
+    """Whether ``pid`` was a process called ``name`` and only waits to be reaped."""
+    with contextlib.suppress(OSError):
+        before, _, after = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
+        return before.endswith(f"({name}") and after.split()[0] == "Z"
+    return False
+
+
 def rss_bytes() -> int:
     """Resident memory of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

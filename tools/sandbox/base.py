@@ -13,7 +13,6 @@ from typing import Protocol
 from tools.base import Table, ToolError, ToolTimeoutError
 
 TIME_LIMIT_S = 3.0
-MEMORY_LIMIT_BYTES = 256 * 1024 * 1024
 OUTPUT_LIMIT_BYTES = 100_000
 NO_SUCH_MODULE = "只有math、datetime、json、re等计算用的模块可用"
 
@@ -66,8 +65,8 @@ class Status:
 class Backend(Protocol):
     """A way to run code. Safe to call from many threads.
 
-    ``run`` raises ``SandboxGapError`` (try another back end), ``ToolTimeoutError``,
-    ``SandboxMemoryError``, ``SandboxOutputError``, ``ToolUnavailableError`` when no worker
+    ``run`` raises ``SandboxGapError`` and ``SandboxMemoryError`` (another back end may do it),
+    ``ToolTimeoutError``, ``SandboxOutputError``, ``ToolUnavailableError`` when no worker
     starts, else ``ToolError`` with the code's own error as one line.
     """
 
@@ -86,9 +85,9 @@ def too_slow(time_s: float) -> ToolTimeoutError:
     return ToolTimeoutError(f"代码超过了{time_s:g}秒，已停止；请减少计算量，或先用SQL汇总")
 
 
-def too_big() -> SandboxMemoryError:
+def too_big(limit_bytes: int) -> SandboxMemoryError:
     """The error of a run past its memory."""
-    size = MEMORY_LIMIT_BYTES // (1024 * 1024)
+    size = limit_bytes >> 20
     return SandboxMemoryError(f"代码超过了{size} MB内存上限，已停止；请分批处理，或先用SQL汇总")
 
 

@@ -223,7 +223,8 @@ def _failure(error: BaseException) -> str:
         message = str(error)[:1000]
     except BaseException:  # noqa: BLE001 - the code's own __str__
         message = ""
-    return f"{kind}\n{type(error).__name__}: {message}" if message else f"{kind}\n{type(error)}"
+    name = type(error).__name__
+    return f"{kind}\n{name}: {message}" if message else f"{kind}\n{name}"
 
 
 def _records(table: dict[str, Any]) -> list[dict[str, Any]]:

@@ -20,7 +20,6 @@ from typing import Any
 
 from tools.base import Table, ToolError, ToolTimeoutError, ToolUnavailableError, Value
 from tools.sandbox.base import (
-    MEMORY_LIMIT_BYTES,
     NO_SUCH_MODULE,
     OUTPUT_LIMIT_BYTES,
     Job,
@@ -40,8 +39,11 @@ try:
 except ImportError:  # no wheel for this machine: the back end says it is off
     pydantic_monty = None  # type: ignore[assignment]
 
-ADDRESS_SPACE_BYTES = 4 * MEMORY_LIMIT_BYTES
+MEMORY_LIMIT_BYTES = 64 << 20
+"""Small: the last value and an error's text come whole into this process. More is native's."""
+ADDRESS_SPACE_BYTES = 1 << 30
 """The kernel's bound on a worker, above monty's own limit and what its binary maps."""
+_KILL_GRACE_S = 0.3
 _MAX_CHECKOUTS = 200
 _CHECKOUT_TIMEOUT_S = 10.0
 _TIME_ZONE = datetime.timezone(datetime.timedelta(hours=8), "CST")
@@ -128,6 +130,7 @@ class MontyBackend:
             max_processes=self._max_workers,
             checkout_timeout=_CHECKOUT_TIMEOUT_S,
             max_checkouts_per_worker=_MAX_CHECKOUTS,
+            feed_duration_limit_grace=_KILL_GRACE_S,
         )
         pool.__enter__()
         return pool
@@ -155,7 +158,7 @@ def _typed(error: Any, printed: str, time_s: float) -> ToolError:
         return too_slow(time_s)
     if isinstance(inner, MemoryError):
         loud = len(printed.encode()) > OUTPUT_LIMIT_BYTES // 2
-        return too_loud() if loud else too_big()
+        return too_loud() if loud else too_big(MEMORY_LIMIT_BYTES)
     if is_gap(inner):
         return SandboxGapError(f"{line}；请换一种写法")
     if isinstance(inner, ModuleNotFoundError):

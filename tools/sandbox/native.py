@@ -26,7 +26,6 @@ from typing import Any
 from tools.base import Table, ToolError, ToolUnavailableError, Value
 from tools.sandbox import frames, support
 from tools.sandbox.base import (
-    MEMORY_LIMIT_BYTES,
     NO_SUCH_MODULE,
     OUTPUT_LIMIT_BYTES,
     Job,
@@ -38,6 +37,8 @@ from tools.sandbox.base import (
     too_slow,
 )
 
+MEMORY_LIMIT_BYTES = 256 << 20
+"""What a run may add to the address space that its child starts with."""
 START_TIMEOUT_S = 30.0
 _END_TIMEOUT_S = 2.0
 _BUSY_TIMEOUT_S = 10.0
@@ -257,7 +258,7 @@ class _Answer:
         if self._error is not None:
             kind, _, line = self._error.partition("\n")
             if kind == "memory":
-                raise too_big()
+                raise too_big(MEMORY_LIMIT_BYTES)
             if line.startswith("ModuleNotFoundError"):
                 raise ToolError(f"{one_line(line)}；{NO_SUCH_MODULE}")
             raise ToolError(("语法错误：" if kind == "syntax" else "") + one_line(line))

@@ -41,7 +41,7 @@ def run(backend: MontyBackend, code: str) -> str:
     ],
 )
 def test_memory_bombs_are_refused(monty: MontyBackend, code: str) -> None:
-    with pytest.raises(SandboxMemoryError, match="256 MB"):
+    with pytest.raises(SandboxMemoryError, match="64 MB"):
         run(monty, code)
     assert run(monty, "1 + 1") == "2"
 
