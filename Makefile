@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check unit audit test-gpu bench-demo bench-callbacks chaos load soak \
-	deploy upgrade rollback test-compose train-fixture eval-fixture train-demo eval-demo
+	deploy upgrade rollback test-compose train-fixture eval-fixture train-demo eval-demo eval-tools
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -77,3 +77,6 @@ train-demo:  ## train the demo model on one GPU in 16 minutes; PYTHON= picks ano
 
 eval-demo: .venv/.runtime  ## accuracy of the demo model; last line JSON
 	@$(PY) -m models.training.evaluate models/demo-moe
+
+eval-tools: .venv/.runtime  ## 200 rounds of tool calling in three number formats; last line JSON
+	@$(PY) -m tests.eval_tools
