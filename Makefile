@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test check unit audit test-gpu bench-demo bench-callbacks chaos load soak \
-	deploy upgrade rollback test-compose train-fixture eval-fixture train-demo eval-demo eval-tools
+	escape deploy upgrade rollback test-compose train-fixture eval-fixture train-demo eval-demo eval-tools
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -64,6 +64,9 @@ rollback:  ## the images and settings before the last upgrade
 
 test-compose: .venv/.dev  ## the composed stack under kills, upgrade, rollback; last line JSON
 	@$(PY) -m tests.compose
+
+escape: .venv/.dev  ## 200 ways out of the Python sandbox, on each back end; last line JSON
+	@$(PY) -m tests.escape
 
 train-fixture: .venv/.runtime  ## train the small model (two CPU cores: under an hour)
 	$(PY) -m models.training.train --preset fixture --out var/train-fixture

@@ -21,7 +21,7 @@ from tools.sandbox.monty import MontyBackend
 from tools.sandbox.native import NativeBackend
 
 _REPEATS = 3
-_TIME_S, _SHORT_TIME_S = 1.0, 0.2
+_TIME_S, _SHORT_TIME_S = 0.5, 0.2
 
 
 def main() -> int:

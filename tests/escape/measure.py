@@ -30,7 +30,7 @@ SALES = Table(
     ),
 )
 _WARM_RUNS = 30
-_ALIVE_TIME_S = 5.0
+_ALIVE_TIME_S = 30.0
 _MAX_WORKERS = 2
 
 
@@ -122,7 +122,7 @@ def _workers(backend: Backend) -> frozenset[int]:
     A worker that monty retired stays a zombie for a while; that is no process left behind.
     """
     mine = "zygote.py" if backend.name == "native" else "monty"
-    children = {p for p in traps.descendants(os.getpid()) if traps.parent_of(p) == os.getpid()}
+    children = traps.children(os.getpid())
     alive = {pid for pid in children if mine in traps.command_of(pid)}
     retired = {pid for pid in children if traps.is_zombie(pid, "monty")}
     return frozenset(retired | (alive if len(alive) <= _MAX_WORKERS else set()))

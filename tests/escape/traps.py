@@ -182,18 +182,23 @@ def _same(before: os.stat_result, after: os.stat_result) -> bool:
 
 def descendants(root: int) -> set[int]:
     """Every process below ``root``, zombies included; orphans come to it as their reaper."""
-    parents: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                parents[int(entry.name)] = int(fields[1])
-    found = {root}
-    while True:
-        more = {pid for pid, parent in parents.items() if parent in found} - found
-        if not more:
-            return found - {root}
+    found: set[int] = set()
+    ahead = [root]
+    while ahead:
+        more = children(ahead.pop()) - found
         found |= more
+        ahead += more
+    return found
+
+
+def children(pid: int) -> set[int]:
+    """The processes that ``pid`` and its threads are the parents of."""
+    found: set[int] = set()
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                found |= set(map(int, (task / "children").read_text().split()))
+    return found
 
 
 def command_of(pid: int) -> str:
@@ -201,13 +206,6 @@ def command_of(pid: int) -> str:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
     return ""
-
-
-def parent_of(pid: int) -> int:
-    """0 when the process is gone."""
-    with contextlib.suppress(OSError):
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return 0
 
 
 def is_zombie(pid: int, name: str) -> bool:
