@@ -111,7 +111,8 @@ class Stack:
         (self.folder / f"{command}-{tag}.log").write_text(done.stdout, "utf-8")
         if done.returncode:
             raise StackError(
-                f"deploy.sh {command} ended with {done.returncode}:\n{done.stdout[-2000:]}"
+                f"deploy.sh {command} ended with {done.returncode}:\n{done.stdout[-500:]}\n"
+                + self.last_words()
             )
         begun = re.search(r"^\[(\d+)s\] starting", done.stdout, re.MULTILINE)
         build_s = float(begun[1]) if begun else 0.0
@@ -168,6 +169,27 @@ class Stack:
             name: round(int(_docker("image", "inspect", image, "--format", "{{.Size}}")) / 1e6)
             for name, image in images.items()
         }
+
+    def last_words(self) -> str:
+        """The end of the logs of containers that are not healthy, and of their checks."""
+        mine = ("--filter", f"label=com.docker.compose.project={self.project}")
+        shape = "{{json .State}}"
+        found = []
+        for name in _docker("ps", "-a", "--format", "{{.Names}}", *mine).split():
+            state = json.loads(_docker("inspect", name, "--format", shape))
+            health = state.get("Health", {})
+            if health.get("Status") == "healthy":
+                continue
+            logs = subprocess.run(
+                ["docker", "logs", "--tail", "15", name],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                check=False,
+            )
+            checks = [check["Output"].strip() for check in health.get("Log") or []]
+            found.append(f"{name} {state['Status']}: {checks[-2:]}\n{logs.stdout}")
+        return "\n".join(found)
 
     def remove(self) -> None:
         """Containers, networks, volumes and tags of this project; nothing else."""
