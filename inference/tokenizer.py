@@ -69,12 +69,12 @@ class Tokenizer:
     ) -> str:
         """The prompt text with the generation prompt.
 
-        Strings in a message that look like special tokens are broken with a space, so that text
-        from users and tools cannot open another role.
+        Strings in a message or a tool that look like special tokens are broken with a space, so
+        that text from users, tools and schemas cannot open another role.
         """
         return self._template.render(
             messages=[self._to_template(message) for message in messages],
-            tools=[tool.to_openai() for tool in tools] or None,
+            tools=[self._defuse_value(tool.to_openai()) for tool in tools] or None,
             add_generation_prompt=True,
             enable_thinking=enable_thinking,
         )
@@ -86,7 +86,7 @@ class Tokenizer:
                 {
                     "type": "function",
                     "function": {
-                        "name": call.name,
+                        "name": self._defuse(call.name),
                         "arguments": self._defuse_value(dict(call.arguments)),
                     },
                 }
