@@ -1,4 +1,4 @@
-"""Character charts for chat text: bars, shares, a sparkline for long trends.
+"""Character charts for chat text: bars, groups of bars, shares, histograms, a sparkline.
 
 Owns layout and the byte budget. Knows nothing of WeCom or SQL. WeCom draws text in a proportional
 font, so bars start at the margin on a line of their own, unless every label has the same width.
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from wcwidth import wcswidth
 
+from tools import histogram
 from tools.base import ChartKind, Table, Value
 from tools.numbers import NOT_A_NUMBER, format_number, is_number
 
@@ -24,6 +25,9 @@ MIN_CELLS = 8
 MAX_BARS, MAX_TIME_BARS = 10, 12
 LABEL_COLUMNS = 24
 FULL, NEGATIVE = "█", "▒"
+MEMBERS = "█▓░"
+"""One glyph for each member of a group of bars."""
+MAX_GROUPS = 6
 _SPARKS = "▁▂▃▄▅▆▇█"
 _TIME_WORDS = {
     "year": "year", "年": "year", "年份": "year",
@@ -71,10 +75,17 @@ def width(text: str) -> int:
 def render(table: Table, kind: ChartKind | None, *, limit_bytes: int) -> str:
     """Draw ``table``; "" when it has no chart's shape or nothing fits ``limit_bytes`` of UTF-8.
 
-    ``kind`` None lets the shape decide: a figure for each of two or more labels is a bar chart.
+    ``kind`` None lets the shape decide: a figure for each of two or more labels is a bar chart,
+    a figure beside its target or last year's is a group of two bars, and so are the few members
+    of each label in ``(label, member, figure)``; a single column of figures is a histogram.
     """
     if kind == "none":
         return ""
+    table = histogram.counted(table) or table
+    if kind in (None, "bar") and (groups := _groups(table)):
+        drawn = _grouped(groups, limit_bytes)
+        if drawn:
+            return drawn
     series = _series(table, kind)
     if series is None or (kind is None and len(series.items) < 2):
         return ""
@@ -93,6 +104,75 @@ def render(table: Table, kind: ChartKind | None, *, limit_bytes: int) -> str:
         return drawn if len(drawn.encode()) <= limit_bytes else ""
     for kept in range(most - 1, 0, -1):
         drawn = _first(series, kept, MIN_CELLS)
+        if len(drawn.encode()) <= limit_bytes:
+            return drawn
+    return ""
+
+
+@dataclass(frozen=True)
+class _Group:
+    label: str
+    members: tuple[Item, ...]
+
+
+def _groups(table: Table) -> tuple[_Group, ...]:
+    """Rows whose figures belong side by side; empty when the table has no such shape."""
+    numeric = [_is_measure(table, i) for i in range(len(table.columns))]
+    times = [_TIME_WORDS.get(name.strip().lower(), "") for name in table.columns]
+    measures = [i for i, ok in enumerate(numeric) if ok and not times[i]]
+    labels = [i for i in range(len(table.columns)) if i not in measures]
+    if any(_RATE.search(table.columns[i]) for i in measures) or len(table.rows) < 2:
+        return ()
+    if len(labels) == 1 and len(measures) == 2:
+        references = [i for i in measures if _REFERENCE.search(table.columns[i])]
+        if len(references) != 1:
+            return ()
+        order = [i for i in measures if i not in references] + references
+        return tuple(
+            _Group(
+                _label([(row[labels[0]], times[labels[0]])]),
+                tuple(Item(table.columns[i], _finite(row[i]), _shown(row[i])) for i in order),
+            )
+            for row in table.rows
+        )
+    if len(labels) == 2 and len(measures) == 1 and not (times[labels[0]] and times[labels[1]]):
+        return _groups_of_members(table, labels, measures[0], times)
+    return ()
+
+
+def _groups_of_members(
+    table: Table, labels: Sequence[int], at: int, times: Sequence[str]
+) -> tuple[_Group, ...]:
+    """``(label, member, figure)`` rows; every label has the same two or three members, once."""
+    found: dict[str, dict[str, Item]] = {}
+    for row in table.rows:
+        label, member = (_label([(row[i], times[i])]) for i in labels)
+        group = found.setdefault(label, {})
+        if member in group:
+            return ()
+        group[member] = Item(member, _finite(row[at]), _shown(row[at]))
+    names = list(next(iter(found.values())))
+    if not 2 <= len(names) <= len(MEMBERS) or len(found) < 2 or table.truncated:
+        return ()
+    if any(group.keys() != set(names) for group in found.values()):
+        return ()
+    return tuple(_Group(k, tuple(group[name] for name in names)) for k, group in found.items())
+
+
+def _grouped(groups: Sequence[_Group], limit_bytes: int) -> str:
+    """A line for the label, then a bar from the margin for each member, the figure after it."""
+    sizes = [abs(m.value) for group in groups for m in group.members if m.value is not None]
+    longest = max(sizes, default=0.0)
+    for kept in range(min(MAX_GROUPS, len(groups)), 0, -1):
+        lines = []
+        for group in groups[:kept]:
+            lines.append(group.label)
+            for glyph, member in zip(MEMBERS, group.members, strict=False):
+                bar = _bar(member.value, longest, MIN_CELLS, glyph)
+                lines.append(f"{bar}{' ' if bar else ''}{member.label} {member.shown}")
+        if kept < len(groups):
+            lines.append(f"其余{len(groups) - kept}项")
+        drawn = "\n".join(lines)
         if len(drawn.encode()) <= limit_bytes:
             return drawn
     return ""
@@ -241,12 +321,12 @@ def _bars(items: Sequence[Item], cells: int) -> str:
     return "\n".join(lines)
 
 
-def _bar(value: float | None, longest: float, cells: int) -> str:
+def _bar(value: float | None, longest: float, cells: int, glyph: str = FULL) -> str:
     """Blocks in proportion to ``value / longest``; a value that is not zero gets at least one."""
     if value is None or value == 0 or longest == 0:
         return ""
     count = max(1, math.floor(abs(value) / longest * cells + 0.5))
-    return (FULL if value > 0 else NEGATIVE) * count
+    return (glyph if value > 0 else NEGATIVE) * count
 
 
 def _sparkline(items: Sequence[Item]) -> str:

@@ -212,6 +212,76 @@ def test_a_label_cannot_break_the_layout() -> None:
     assert drawn.split("\n")[2] == "长" * 11 + "… 2"
 
 
+def test_a_figure_beside_its_target_is_a_group_of_two_bars() -> None:
+    table = Table(("区域", "目标", "实际"), (("华东", 200, 190), ("西南区域", 100, 50)))
+    assert draw(table) == (
+        "华东\n████████ 实际 190\n▓▓▓▓▓▓▓▓ 目标 200\n西南区域\n██ 实际 50\n▓▓▓▓ 目标 100"
+    )
+
+
+def test_the_members_of_each_label_stand_together() -> None:
+    rows = (("华东", "天猫", 8), ("华东", "京东", -4), ("华南", "天猫", 0), ("华南", "京东", None))
+    assert draw(Table(("区域", "渠道", "销售额"), rows), "bar") == (
+        "华东\n████████ 天猫 8\n▒▒▒▒ 京东 -4\n华南\n天猫 0\n京东 —"
+    )
+
+
+def test_groups_that_are_none() -> None:
+    ones = (("华东", "手机", 8), ("华南", "电脑", 4))
+    assert "▓" not in draw(Table(("区域", "品类", "销售额"), ones))
+    months = ((2023, 12, 4), (2023, 11, 5), (2024, 12, 8), (2024, 11, 8))
+    assert draw(Table(("年", "月", "销售额"), months)).startswith("2023-12 |")
+    assert "▓" not in draw(Table(("产品", "销量", "销售额"), (("甲", 3, 900), ("乙", 1, 2))))
+
+
+def test_many_groups_end_in_one_line() -> None:
+    rows = tuple((f"产品{i:02d}", 10, 20) for i in range(30))
+    drawn = draw(Table(("产品", "本期", "上期"), rows))
+    assert drawn.split("\n")[-1] == "其余24项"
+    assert drawn.count("█" * 4) == 6
+
+
+def test_a_column_of_figures_is_a_histogram() -> None:
+    values = (1, 2, 3, 5, 8, 13, 21, 34, 12, 11)
+    assert draw(Table(("数量",), tuple((v,) for v in values))) == (
+        "0–5 3\n████████████████\n5–10 2\n███████████\n10–15 3\n████████████████\n"
+        "15–20 0\n20–25 1\n█████\n25–30 0\n30–35 1\n█████"
+    )
+
+
+def test_figures_too_few_or_equal_are_no_histogram() -> None:
+    assert draw(Table(("数量",), ((1,), (2,), (3,)))) == ""
+    assert draw(Table(("数量",), ((5,),) * 30)) == ""
+
+
+@given(
+    st.lists(st.one_of(st.none(), st.integers(-(10**20), 10**20), st.floats()), max_size=40),
+    st.integers(0, 2048),
+)
+def test_any_column_of_figures_stays_within_bytes(values, limit_bytes: int) -> None:
+    drawn = draw(Table(("数值",), tuple((v,) for v in values)), None, limit_bytes)
+    assert len(drawn.encode()) <= limit_bytes
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("甲乙丙"), st.sampled_from("子丑"), st.floats()), max_size=9
+    ),
+    st.integers(0, 2048),
+)
+def test_any_groups_stay_within_bytes(rows, limit_bytes: int) -> None:
+    drawn = draw(Table(("名称", "类别", "数值"), tuple(rows)), "bar", limit_bytes)
+    assert len(drawn.encode()) <= limit_bytes
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(1e8, "1亿"), (123_456_789.0, "1.23亿"), (0.00012, "0.00012"), (-56_789, "-5.68万")],
+)
+def test_huge_and_tiny_figures(value: float, shown: str) -> None:
+    assert draw(sales(("甲", value), ("乙", value)), "bar").split("\n")[0].endswith(f" {shown}")
+
+
 _label = st.text(min_size=0, max_size=30)
 _value = st.one_of(
     st.none(), st.integers(-(10**20), 10**20), st.floats(allow_nan=True, allow_infinity=True)
