@@ -44,6 +44,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run it; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.compose", description=__doc__)
     parser.add_argument("--keep", type=Path, help="keep deploy.sh's logs in this new folder")
+    parser.add_argument("--no-kills", action="store_true", help="only upgrade and rollback")
     options = parser.parse_args(argv)
     # So that what was started is removed too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -62,7 +63,7 @@ def main(argv: list[str] | None = None) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         try:
             with Stack(folder) as stack:
-                figures, verdict = _try(stack)
+                figures, verdict = _try(stack, () if options.no_kills else KILLED)
         except StackError as error:
             print(f"! {error}", file=sys.stderr)
             return 1
@@ -74,7 +75,7 @@ def main(argv: list[str] | None = None) -> int:
     return 0 if kept and small and figures["rollback_s"] <= MOST_ROLLBACK_S else 1
 
 
-def _try(stack: Stack) -> tuple[dict[str, Any], Verdict]:
+def _try(stack: Stack, killed: tuple[str, ...]) -> tuple[dict[str, Any], Verdict]:
     up = stack.deploy("up", "a")
     print(f"up: built in {up.build_s:.0f} s, started in {up.start_s:.1f} s", flush=True)
     _verify(stack)
@@ -84,7 +85,7 @@ def _try(stack: Stack) -> tuple[dict[str, Any], Verdict]:
         time.sleep(20)
         memory = stack.memory_mb()
         _print_processes(stack)
-        for service in KILLED:
+        for service in killed:
             back_s = stack.crash(service)
             healthy_s = stack.wait_healthy(service)
             print(f"kill -9 {service}: up {back_s:.1f} s later, healthy {healthy_s:.1f} s later")
@@ -115,7 +116,7 @@ def _try(stack: Stack) -> tuple[dict[str, Any], Verdict]:
         "startup_s": round(up.start_s, 1),
         "upgrade_s": round(upgrade.start_s, 1),
         "rollback_s": round(back.start_s, 1),
-        "kills": len(KILLED),
+        "kills": len(killed),
         "messages": len(talk.said),
         "lost": verdict.lost + verdict.parts_missing,
         "duplicated": verdict.duplicated + verdict.parts_repeated,
