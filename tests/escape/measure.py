@@ -119,12 +119,12 @@ def _try(
 def _workers(backend: Backend) -> frozenset[int]:
     """The processes a back end may keep: this process's own children, by their command.
 
-    A worker that monty retired stays a zombie for a while; that is no process left behind.
+    A retired worker, or an orphan that ended, stays a zombie until it is reaped: nothing runs.
     """
     mine = "zygote.py" if backend.name == "native" else "monty"
     children = traps.children(os.getpid())
     alive = {pid for pid in children if mine in traps.command_of(pid)}
-    retired = {pid for pid in children if traps.is_zombie(pid, "monty")}
+    retired = {pid for pid in children if traps.is_zombie(pid)}
     return frozenset(retired | (alive if len(alive) <= _MAX_WORKERS else set()))
 
 

@@ -208,11 +208,10 @@ def command_of(pid: int) -> str:
     return ""
 
 
-def is_zombie(pid: int, name: str) -> bool:
-    """Whether ``pid`` was a process called ``name`` and only waits to be reaped."""
+def is_zombie(pid: int) -> bool:
+    """Whether ``pid`` has ended and only waits to be reaped."""
     with contextlib.suppress(OSError):
-        before, _, after = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
-        return before.endswith(f"({name}") and after.split()[0] == "Z"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     return False
 
 
