@@ -38,6 +38,8 @@ def compose(sentence: str, results: list[ToolResult]) -> str:
     if tabled:
         used = len(f"{sentence}\n\n\n\n{closing}".encode())
         figures = _figures(tabled[-1], max(0, ANSWER_LIMIT_BYTES - used))
+        if not figures and sentence == FIGURES_ONLY:
+            figures = _single_row(tabled[-1].table, max(0, ANSWER_LIMIT_BYTES - used))
     return "\n\n".join(part for part in (sentence, figures, closing) if part)
 
 
@@ -100,6 +102,15 @@ def _figures(result: ToolResult, limit_bytes: int) -> str:
         if drawn:
             return drawn
     return _rows(table, limit_bytes)
+
+
+def _single_row(table: Table | None, limit_bytes: int) -> str:
+    """The only row with its headers, for a sentence that promises figures and has none."""
+    if table is None or len(table.rows) != 1:
+        return ""
+    pairs = zip(table.columns, table.rows[0], strict=True)
+    line = "，".join(f"{name}：{format_number(value)}" for name, value in pairs)
+    return line if len(line.encode()) <= limit_bytes else ""
 
 
 def _rows(table: Table, limit_bytes: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tools.base import Source, Table, ToolResult
-from workers.agent.answer import compose
+from workers.agent.answer import FIGURES_ONLY, compose
 
 
 def result(rows: int, chart: str | None = None) -> ToolResult:
@@ -47,3 +47,7 @@ def test_no_source_is_named_when_nothing_is_quoted() -> None:
     source = Source("员工休假制度", "年假申请", "年假以半天为单位申请。", 0.9)
     said = "公司文档里没有找到相关内容。"
     assert compose(said, [ToolResult("", sources=(source,))]) == said
+
+
+def test_a_sentence_that_promises_figures_has_them_even_for_one_row() -> None:
+    assert compose(FIGURES_ONLY, [result(1)]).split("\n\n")[1] == "产品：产品0，销售额：1000"
