@@ -1,7 +1,8 @@
-"""Who may write to the assistant, and who may use which tool.
+"""Who may write to the assistant, who may use which tool and who may read which data.
 
-Owns the rules: allow-lists of members and departments, admins, rights per tool. Knows nothing of
-Redis, of WeCom or of how a member's departments are found out.
+Owns the rules: allow-lists of members and departments, admins, rights per tool and per table or
+column of the company's database. Knows nothing of Redis, of WeCom or of how a member's
+departments are found out.
 
 The file (TOML) is optional::
 
@@ -11,6 +12,12 @@ The file (TOML) is optional::
     [tools.python_exec]          # a tool that is not named here is for everyone
     users = ["zhang"]
     departments = ["2"]
+
+    [data.staff]                 # a table that is not named here is for everyone
+    departments = ["2"]
+
+    [data."customers.level"]     # one column
+    users = ["zhang"]
 """
 
 from __future__ import annotations
@@ -39,12 +46,15 @@ class Group:
 class AccessPolicy:
     """The rules of one installation. An empty ``allowed`` group means everyone.
 
-    User ids are compared without case, as WeCom does. Admins may always write and use every tool.
+    User ids are compared without case, as WeCom does. Admins may always write, use every tool and
+    read all data.
     """
 
     allowed: Group = Group()
     admins: frozenset[str] = frozenset()
     tools: Mapping[str, Group] = field(default_factory=dict)
+    data: Mapping[str, Group] = field(default_factory=dict)
+    """By ``table`` or ``table.column``, in lower case."""
     members: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """Departments by member, from the file."""
 
@@ -62,6 +72,17 @@ class AccessPolicy:
         """Whether ``user`` may use ``tool``; what cannot be found out is a no."""
         group = self.tools.get(tool)
         return group is None or self._belongs(user, group, departments_of) is True
+
+    def may_read(self, user: str, name: str, departments_of: DepartmentsOf) -> bool:
+        """Whether ``user`` may read ``table`` or ``table.column``; in doubt no.
+
+        A column needs the right to its table too.
+        """
+        lower = name.lower()
+        groups = (self.data.get(part) for part in {lower, lower.split(".")[0]})
+        return all(
+            group is None or self._belongs(user, group, departments_of) is True for group in groups
+        )
 
     def _belongs(self, user: str, group: Group, departments_of: DepartmentsOf) -> bool | None:
         name = user.lower()
@@ -83,28 +104,33 @@ def load(users: str, departments: str, admins: str, file: Path | None) -> Access
             read = tomllib.loads(file.read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise SettingsError(f"HUTONG_ACCESS_FILE={file} 读不了：{error}") from error
-    unknown = sorted(read.keys() - {"departments", "tools"})
+    unknown = sorted(read.keys() - {"departments", "tools", "data"})
     if unknown:
         raise SettingsError(f"HUTONG_ACCESS_FILE={file} 里有不认识的表 {'、'.join(unknown)}")
     members: dict[str, set[str]] = {}
     for department, names in _tables(file, read.get("departments", {})).items():
         for name in _names(file, names):
             members.setdefault(name.lower(), set()).add(department)
-    tools = {}
-    for tool, group in _tables(file, read.get("tools", {})).items():
-        keys = _tables(file, group)
-        if keys.keys() - {"users", "departments"}:
-            raise SettingsError(f"HUTONG_ACCESS_FILE={file} 的 tools.{tool} 里有不认识的键")
-        tools[tool] = Group(
-            frozenset(name.lower() for name in _names(file, keys.get("users", []))),
-            frozenset(_names(file, keys.get("departments", []))),
-        )
     return AccessPolicy(
         allowed=Group(_listed(users, lower=True), _listed(departments)),
         admins=_listed(admins, lower=True),
-        tools=tools,
+        tools=_groups(file, "tools", read),
+        data={name.lower(): group for name, group in _groups(file, "data", read).items()},
         members={name: frozenset(ids) for name, ids in members.items()},
     )
+
+
+def _groups(file: Path | None, section: str, read: dict[str, Any]) -> dict[str, Group]:
+    groups = {}
+    for name, group in _tables(file, read.get(section, {})).items():
+        keys = _tables(file, group)
+        if keys.keys() - {"users", "departments"}:
+            raise SettingsError(f"HUTONG_ACCESS_FILE={file} 的 {section}.{name} 里有不认识的键")
+        groups[name] = Group(
+            frozenset(member.lower() for member in _names(file, keys.get("users", []))),
+            frozenset(_names(file, keys.get("departments", []))),
+        )
+    return groups
 
 
 def _listed(text: str, *, lower: bool = False) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 Each runs in a folder of its own on a free port of the loopback address, as the package's user when
 we are root (neither server runs as root), with a superuser for the tests and an account ``reader``
-that can only read. Both are stopped by their process ids. Missing packages are named in ``MISSING``.
+that can only read. Both are stopped by their process ids. ``MISSING`` names missing packages.
 """
 
 from __future__ import annotations
@@ -66,13 +66,29 @@ class Server:
     def reader(self) -> str:
         return self.url("reader", READER_PASSWORD)
 
-    def run(self, *statements: str) -> None:
-        """Run statements as the owner."""
-        engine = sqlalchemy.create_engine(self.owner, isolation_level="AUTOCOMMIT")
+    def run(self, *statements: str, database: str = DATABASE) -> list[tuple[object, ...]]:
+        """Run statements as the owner; the rows of the last one."""
+        url = self.url("owner", OWNER_PASSWORD, database)
+        engine = sqlalchemy.create_engine(url, isolation_level="AUTOCOMMIT")
+        rows: list[tuple[object, ...]] = []
         with engine.connect().execution_options(no_parameters=True) as connection:
             for statement in statements:
-                connection.exec_driver_sql(statement)
+                result = connection.exec_driver_sql(statement)
+                rows = [tuple(row) for row in result] if result.returns_rows else []
         engine.dispose()
+        return rows
+
+    def create_database(self, name: str) -> None:
+        """An empty database in which ``reader`` may do nothing yet."""
+        if self.kind == "postgres":
+            self.run(
+                f"CREATE DATABASE {name}",
+                f"REVOKE CREATE, TEMPORARY ON DATABASE {name} FROM PUBLIC",
+                database="postgres",
+            )
+            self.run("REVOKE CREATE ON SCHEMA public FROM PUBLIC", database=name)
+        else:
+            self.run(f"CREATE DATABASE {name} CHARACTER SET utf8mb4", database="mysql")
 
 
 @contextlib.contextmanager
@@ -84,8 +100,18 @@ def postgres() -> Iterator[Server]:
         _write(secret, OWNER_PASSWORD, user)
         _run(
             [
-                f"{binaries}/initdb", "-D", str(data), "-U", "owner", "-A", "scram-sha-256",
-                f"--pwfile={secret}", "-E", "UTF8", "--no-locale", "--no-sync",
+                f"{binaries}/initdb",
+                "-D",
+                str(data),
+                "-U",
+                "owner",
+                "-A",
+                "scram-sha-256",
+                f"--pwfile={secret}",
+                "-E",
+                "UTF8",
+                "--no-locale",
+                "--no-sync",
             ],
             user,
         )
@@ -101,18 +127,10 @@ def postgres() -> Iterator[Server]:
         with _process(command, user, folder / "log", signal.SIGINT) as process:
             server = Server("postgres", port, process.pid)
             _wait(server.url("owner", OWNER_PASSWORD, "postgres"), folder / "log")
-            admin = sqlalchemy.create_engine(
-                server.url("owner", OWNER_PASSWORD, "postgres"), isolation_level="AUTOCOMMIT"
+            server.run(
+                f"CREATE ROLE reader LOGIN PASSWORD '{READER_PASSWORD}'", database="postgres"
             )
-            with admin.connect() as connection:
-                for statement in (
-                    f"CREATE DATABASE {DATABASE}",
-                    f"CREATE ROLE reader LOGIN PASSWORD '{READER_PASSWORD}'",
-                    f"REVOKE CREATE, TEMPORARY ON DATABASE {DATABASE} FROM PUBLIC",
-                ):
-                    connection.exec_driver_sql(statement)
-            admin.dispose()
-            server.run("REVOKE CREATE ON SCHEMA public FROM PUBLIC")
+            server.create_database(DATABASE)
             yield server
 
 
@@ -124,7 +142,6 @@ def mariadb() -> Iterator[Server]:
         start = folder / "start.sql"
         _write(
             start,
-            f"CREATE DATABASE {DATABASE} CHARACTER SET utf8mb4;\n"
             f"CREATE USER owner@'%' IDENTIFIED BY '{OWNER_PASSWORD}';\n"
             "GRANT ALL ON *.* TO owner@'%' WITH GRANT OPTION;\n"
             f"CREATE USER reader@'%' IDENTIFIED BY '{READER_PASSWORD}';\n",
@@ -137,16 +154,18 @@ def mariadb() -> Iterator[Server]:
         command += ["--skip-name-resolve", "--innodb-buffer-pool-size=64M"]
         with _process(command, user, folder / "log", signal.SIGTERM) as process:
             server = Server("mariadb", port, process.pid)
-            _wait(server.owner, folder / "log")
+            _wait(server.url("owner", OWNER_PASSWORD, "mysql"), folder / "log")
+            server.create_database(DATABASE)
             yield server
 
 
-def grant_reader(server: Server, tables: Sequence[str]) -> None:
+def grant_reader(server: Server, tables: Sequence[str], database: str = DATABASE) -> None:
     """Let ``reader`` read ``tables``."""
     if server.kind == "postgres":
-        server.run(f"GRANT SELECT ON {', '.join(tables)} TO reader")
+        server.run(f"GRANT SELECT ON {', '.join(tables)} TO reader", database=database)
     else:
-        server.run(*(f"GRANT SELECT ON {DATABASE}.{t} TO reader@'%'" for t in tables))
+        grants = (f"GRANT SELECT ON {database}.{table} TO reader@'%'" for table in tables)
+        server.run(*grants, database=database)
 
 
 @contextlib.contextmanager

@@ -94,6 +94,9 @@ class SqlTool:
             self._opened()
         except Unreachable:
             log.warning("the database server cannot be reached yet")
+        except ToolError:
+            self._backend.close()
+            raise
 
     def run(self, arguments: Mapping[str, Any], context: ToolContext) -> ToolResult:
         """Run ``arguments["sql"]``; at most 200 rows and 50 kB come back.

@@ -20,7 +20,7 @@ from typing import Any
 
 import sqlalchemy
 from sqlalchemy import event, pool
-from sqlalchemy.engine import URL, Connection, Engine, make_url
+from sqlalchemy.engine import URL, Connection, CursorResult, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from tools.base import ToolUnavailableError
@@ -79,13 +79,17 @@ def session_statements(dialect: Dialect, version: str, timeout_s: float) -> tupl
             "SET LOCAL idle_in_transaction_session_timeout = 60000",
             "SET LOCAL standard_conforming_strings = on",
         )
-    limit = (
-        f"SET SESSION max_statement_time = {limit_ms / 1000:.3f}"
+    limits = (
+        # By default MariaDB ends a recursion after some steps and returns what it has so far.
+        (
+            f"SET SESSION max_statement_time = {limit_ms / 1000:.3f}",
+            "SET SESSION max_recursive_iterations = 4294967295",
+        )
         if "mariadb" in version.lower()
-        else f"SET SESSION max_execution_time = {limit_ms}"
+        else (f"SET SESSION max_execution_time = {limit_ms}",)
     )
     return (
-        limit,
+        *limits,
         f"SET SESSION lock_wait_timeout = {max(1, round(timeout_s))}",
         f"SET SESSION sql_mode = '{_SQL_MODE}'",
         "SET SESSION div_precision_increment = 10",
@@ -169,27 +173,20 @@ class SqlServer:
         for statement in session_statements(self.dialect, self._version, request.timeout_s):
             connection.exec_driver_sql(statement)
         streamed = connection.execution_options(
-            stream_results=True, max_row_buffer=10, no_parameters=True
+            # PostgreSQL's statement holds its own row limit and row size (see sql_dialect).
+            stream_results=self.dialect == "mysql",
+            max_row_buffer=10,
+            no_parameters=True,
         )
         result = streamed.exec_driver_sql(request.sql)
-        columns = [str(name) for name in tuple(result.keys())]
-        rows: list[list[Any]] = []
-        size_bytes = 0
-        truncated = False
-        for row in result:
-            cells = [_value(cell) for cell in row]
-            size_bytes += sum(len(c.encode()) if isinstance(c, str) else 8 for c in cells)
-            if len(rows) >= request.max_rows or size_bytes > request.max_bytes:
-                truncated = True
-                break
-            rows.append(cells)
-        if truncated:
-            # Closing would read what is left, however large.
+        answer = _read(result, request)
+        if answer["truncated"]:
+            # MySQL would send all that is left before the next statement, however large.
             connection.invalidate()
         else:
             result.close()
             connection.rollback()
-        return {"columns": columns, "rows": rows, "truncated": truncated}
+        return answer
 
     def _failure(
         self, connection: Connection, error: SQLAlchemyError, rang: bool
@@ -200,6 +197,20 @@ class SqlServer:
         if rang:
             return {"error": "timeout", "message": ""}
         return {"error": code_of(error), "message": message_of(error)}
+
+
+def _read(result: CursorResult[Any], request: WorkerRequest) -> dict[str, Any]:
+    """Rows up to the caps of ``request``."""
+    columns = [str(name) for name in tuple(result.keys())]
+    rows: list[list[Any]] = []
+    size_bytes = 0
+    for row in result:
+        cells = [_value(cell) for cell in row]
+        size_bytes += sum(len(c.encode()) if isinstance(c, str) else 8 for c in cells)
+        if len(rows) >= request.max_rows or size_bytes > request.max_bytes:
+            return {"columns": columns, "rows": rows, "truncated": True}
+        rows.append(cells)
+    return {"columns": columns, "rows": rows, "truncated": False}
 
 
 class _Clock:
@@ -296,7 +307,13 @@ def _reflected(connection: Connection, tables: Tables) -> Reflected:
     types: dict[str, dict[str, str]] = {}
     for table, columns in tables.items():
         try:
-            found = {column["name"]: column["type"] for column in inspector.get_columns(table)}
+            found = (
+                _listed(connection, table)
+                if connection.dialect.name == "mysql"
+                else {c["name"]: _kind(c["type"]) for c in inspector.get_columns(table)}
+            )
+            if not found:
+                raise sqlalchemy.exc.NoSuchTableError(table)
         except sqlalchemy.exc.NoSuchTableError:
             raise ToolUnavailableError(
                 f"数据库里没有表 {table}，或者账号没有读它的权限，请对照语义文件检查"
@@ -304,8 +321,27 @@ def _reflected(connection: Connection, tables: Tables) -> Reflected:
         missing = [column for column in columns if column not in found]
         if missing:
             raise missing_columns(table, missing)
-        types[table] = {column: _kind(found[column]) for column in columns}
+        types[table] = {column: found[column] for column in columns}
     return Reflected(types, frozenset(others))
+
+
+def _listed(connection: Connection, table: str) -> dict[str, str]:
+    """Columns that the account may read: SHOW CREATE TABLE wants the right to the whole table."""
+    kinds = {
+        "double": "DOUBLE", "float": "DOUBLE", "decimal": "DECIMAL", "date": "DATE",
+        "datetime": "TIMESTAMP", "timestamp": "TIMESTAMP",
+    }  # fmt: skip
+    rows = connection.execute(
+        sqlalchemy.text(
+            "SELECT column_name, data_type FROM information_schema.columns"
+            " WHERE table_schema = DATABASE() AND table_name = :name"
+        ),
+        {"name": table},
+    )
+    return {
+        str(name): "BIGINT" if str(kind).endswith("int") else kinds.get(str(kind), "TEXT")
+        for name, kind in rows
+    }
 
 
 def _kind(declared: Any) -> str:

@@ -57,7 +57,7 @@ class Words:
         for kind, pattern in _AGGREGATES:
             if isinstance(node, kind) and isinstance(_core(node.this), exp.Column):
                 return pattern.format(self.expression(node.this, tables))
-        text = node.sql(dialect="sqlite")
+        text = node.sql(dialect="sqlite", comments=False)
         return text if len(text) <= 24 else text[:23] + "…"
 
     def headers(self, query: exp.Query, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Which user may use which tool, for the turn worker's tool registry.
+"""Which user may use which tool and read which data, for the turn worker's tools.
 
 Owns the reading of the rules from settings. Knows neither tools nor the agent.
 """
@@ -21,12 +21,7 @@ def tool_rights(settings: Settings) -> Callable[[str, str], bool]:
     In doubt the answer is no: a member whose departments cannot be found out now, or a Redis
     that cannot be asked, closes the tools that are named in the file and no others.
     """
-    policy = access.load(
-        settings.allowed_users,
-        settings.allowed_departments,
-        settings.admins,
-        settings.access_file,
-    )
+    policy = _policy(settings)
     if not policy.tools:
         return lambda user, tool: True
     look_up = departments_of(settings, connect(settings.redis_url))
@@ -38,3 +33,33 @@ def tool_rights(settings: Settings) -> Callable[[str, str], bool]:
             return False
 
     return allowed
+
+
+def data_rights(settings: Settings) -> Callable[[str, str], bool]:
+    """``may_read(user, "table" or "table.column")``; raises and doubts as ``tool_rights``."""
+    policy = _policy(settings)
+    if not policy.data:
+        return lambda user, name: True
+    look_up = departments_of(settings, connect(settings.redis_url))
+
+    def may_read(user: str, name: str) -> bool:
+        try:
+            return policy.may_read(user, name, look_up)
+        except redis.RedisError:
+            return False
+
+    return may_read
+
+
+def data_names(settings: Settings) -> frozenset[str]:
+    """Every ``table`` and ``table.column`` that the rules name, in lower case."""
+    return frozenset(_policy(settings).data)
+
+
+def _policy(settings: Settings) -> access.AccessPolicy:
+    return access.load(
+        settings.allowed_users,
+        settings.allowed_departments,
+        settings.admins,
+        settings.access_file,
+    )

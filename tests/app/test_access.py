@@ -81,3 +81,13 @@ def test_a_broken_file_stops_the_start_and_is_named(tmp_path: Path, text: str) -
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="HUTONG_ACCESS_FILE"):
         load("", "", "", tmp_path / "none.toml")
+
+
+def test_data_named_in_the_file_is_for_its_group_only(tmp_path: Path) -> None:
+    text = '[data.staff]\nusers = ["wang"]\n[data."staff.salary"]\nusers = ["boss"]\n'
+    policy = policy_of(tmp_path, text, admins="root")
+    assert policy.may_read("anybody", "sales_data.price", unknown)
+    assert policy.may_read("Wang", "Staff.name", unknown)
+    assert not policy.may_read("wang", "staff.salary", unknown)
+    assert not policy.may_read("boss", "staff.salary", unknown), "not without the table"
+    assert policy.may_read("root", "staff.salary", unknown)

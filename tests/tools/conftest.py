@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import sql_servers
+from tests.sql_servers import Server
 from tools import demo_company, semantic
 from tools.base import Table, ToolContext
 from tools.demo_company.generate import generate
@@ -53,3 +55,28 @@ def context() -> Callable[..., ToolContext]:
         return ToolContext("zhangsan", TODAY, time.monotonic() + 60, tables)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Server]:
+    """PostgreSQL for this session."""
+    if sql_servers.MISSING["postgres"]:
+        pytest.skip(sql_servers.MISSING["postgres"])
+    with sql_servers.postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb_server() -> Iterator[Server]:
+    """MariaDB for this session."""
+    if sql_servers.MISSING["mariadb"]:
+        pytest.skip(sql_servers.MISSING["mariadb"])
+    with sql_servers.mariadb() as server:
+        yield server
+
+
+@pytest.fixture(scope="session", params=["postgres", "mariadb"])
+def server(request: pytest.FixtureRequest) -> Server:
+    """Each server in turn."""
+    found: Server = request.getfixturevalue(f"{request.param}_server")
+    return found

@@ -101,6 +101,6 @@ QUESTIONS: tuple[tuple[str, str], ...] = (
     (
         "没有订单的客户",
         "SELECT COUNT(*) AS 客户数, MIN(registered_date) AS 最早, MAX(NULL) AS 空 FROM customers c"
-        " WHERE c.name NOT IN (SELECT customer FROM sales_data WHERE year=2024)",
+        " WHERE c.name NOT IN (SELECT customer FROM sales_data WHERE year=2022)",
     ),
 )
