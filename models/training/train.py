@@ -255,9 +255,7 @@ def arguments(argv: list[str] | None = None) -> Run:
     parser.add_argument("--workers", type=int, help="data processes; 0 makes data in this one")
     parser.add_argument("--learning-rate", type=float)
     parser.add_argument("--steps", type=int, default=0, help="stop after so many steps")
-    parser.add_argument(
-        "--init", type=Path, help="a checkpoint or a model folder to start from"
-    )
+    parser.add_argument("--init", type=Path, help="a checkpoint or a model folder to start from")
     parser.add_argument("--eval-every", type=float, default=60.0, help="seconds")
     parser.add_argument("--balance", choices=("switch", "pooled", "cv2"), default="switch")
     parser.add_argument("--balance-weight", type=float, help="0.01, for cv2 0.011")
