@@ -11,6 +11,7 @@ import contextlib
 import glob
 import os
 import pwd
+import resource
 import shutil
 import signal
 import socket
@@ -42,6 +43,7 @@ MISSING = {
     if shutil.which("mariadbd", path="/usr/sbin:/usr/bin") and shutil.which("mariadb-install-db")
     else "needs Debian's package mariadb-server",
 }
+MOST_MEMORY_BYTES = 3 * 2**30
 
 
 @dataclass(frozen=True)
@@ -195,6 +197,11 @@ def _run(command: list[str], user: str) -> None:
     )  # fmt: skip
 
 
+def _little_memory() -> None:
+    """A statement that grows without end fails in the server, not in the whole machine."""
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
+
+
 @contextlib.contextmanager
 def _process(
     command: list[str], user: str, log: Path, stop: signal.Signals
@@ -203,6 +210,7 @@ def _process(
         process = subprocess.Popen(
             command, user=user or None, group=user or None, cwd="/", env=_environment(),
             stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            preexec_fn=_little_memory,
         )  # fmt: skip
     try:
         yield process

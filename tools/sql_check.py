@@ -28,6 +28,8 @@ from tools.sql_text import clean
 from tools.sql_words import Words
 
 SQL_LIMIT_CHARS = 8_000
+MOST_LEVELS = 200
+"""Above twice what SQLite takes; a sum of a hundred terms still fits."""
 READ_AS = "sqlite"
 _START = re.compile(r"(?:\s|\(|--[^\n]*\n|/\*.*?\*/)*(select|with)\b", re.I | re.S)
 _NOW: tuple[type[exp.Expr], ...] = (exp.CurrentDate, exp.CurrentTimestamp, exp.CurrentTime)
@@ -48,6 +50,17 @@ class CheckedQuery:
     cte_names: tuple[str, ...]
     scope: str
     tree: exp.Query
+
+
+def _depth(tree: exp.Query) -> int:
+    """Levels of the tree, without recursion: later steps take time by its square."""
+    deepest = 0
+    waiting: list[tuple[exp.Expr, int]] = [(tree, 1)]
+    while waiting:
+        node, level = waiting.pop()
+        deepest = max(deepest, level)
+        waiting += [(child, level + 1) for child in node.iter_expressions()]
+    return deepest
 
 
 class SqlChecker:
@@ -152,6 +165,8 @@ class SqlChecker:
             raise ToolArgumentError("只能执行只读的SELECT语句")
         if isinstance(tree, exp.Subquery):
             raise ToolArgumentError("请去掉最外层的括号")
+        if _depth(tree) > MOST_LEVELS:
+            raise ToolArgumentError("SQL嵌套太深")
         return tree
 
     def _cte_names(self, tree: exp.Query) -> tuple[str, ...]:

@@ -24,7 +24,13 @@ __device__ __forceinline__ float entry(const float4& ring, int index) {
 
 // Grid (num_v_heads, rows). Columns of projected: q and k [num_k_heads, head_k_dim] each, v and z
 // [num_v_heads, head_v_dim] each, b and a [num_v_heads] each.
-extern "C" __global__ void __launch_bounds__(THREADS, 2)
+// Two blocks share a multiprocessor where the compiler then needs no spills.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 860
+#define BLOCKS 1
+#else
+#define BLOCKS 2
+#endif
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     gdn_step(const float* projected, const float* conv_weight, const float* a_log,
              const float* dt_bias, const float* norm, float eps, float* conv_states,
              float* recurrent_states, const int* state_slots, const int* positions,
