@@ -26,7 +26,10 @@ for place, id in ipairs(waiting) do
   local other = redis.call('HMGET', KEYS[3] .. id, 'state', 'created_ms', 'seq')
   if other[1] and not (place == 1 and other[1] == 'unknown') then
     local others_ms, others_seq = tonumber(other[2]), tonumber(other[3])
-    if others_ms > created_ms or (others_ms == created_ms and others_seq > seq) then
+    -- Two replies of one millisecond: their numbers say nothing of each other.
+    local same_turn = string.match(id, '^(.*):') == string.match(ARGV[1], '^(.*):')
+    if others_ms > created_ms
+        or (others_ms == created_ms and (not same_turn or others_seq > seq)) then
       redis.call('LINSERT', KEYS[2], 'BEFORE', id, ARGV[1])
       return 1
     end

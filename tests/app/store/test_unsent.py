@@ -71,6 +71,19 @@ def test_a_part_goes_between_its_neighbours(redis_client: redis.Redis) -> None:
     assert order(redis_client) == ["t1:1", "t1:2", "t2:1"]
 
 
+def test_replies_of_one_millisecond_keep_their_parts_together(redis_client: redis.Redis) -> None:
+    fill(redis_client, "t1", "甲", "乙")
+    fill(redis_client, "t2", "丙")
+    refuse_first(redis_client)
+    refuse_first(redis_client)
+    for part_id in ("t1:1", "t1:2", "t2:1"):
+        redis_client.hset(USER.part(part_id), "created_ms", 1_700_000_000_000)
+    unsent = Unsent(redis_client)
+    assert unsent.replay(TAG, "t1:2", 0)
+    assert unsent.replay(TAG, "t1:1", 0)
+    assert order(redis_client) == ["t1:1", "t1:2", "t2:1"]
+
+
 def test_a_double_click_replays_once(redis_client: redis.Redis) -> None:
     fill(redis_client, "t1", "甲")
     refuse_first(redis_client)
