@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from app.healthcheck import HealthRole
+    from app.store.presence import Role
 
 _WITH_OWN_ARGUMENTS = ("demo", "data")
 
@@ -104,7 +104,7 @@ def _top(*, once: bool, interval_s: float) -> int:
     return top.main(settings.load(os.environ), once=once, interval_s=interval_s)
 
 
-def _healthcheck(role: HealthRole) -> int:
+def _healthcheck(role: Role) -> int:
     from app import healthcheck, settings
 
     return healthcheck.main(role, settings.load(os.environ))

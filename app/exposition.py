@@ -23,7 +23,8 @@ from prometheus_client.registry import Collector
 from app import metrics
 from app.metrics import Series
 from app.store import keys
-from app.store.presence import ProcessReport, reports
+from app.store.gate import Gate, oldest_waiting_s
+from app.store.presence import ROLES, ProcessReport, reports
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 ENGINE_GAUGES = {
@@ -94,9 +95,8 @@ def _cumulative(series: Series) -> list[tuple[str, float]]:
 
 
 def _queues(client: redis.Redis) -> Iterator[Metric]:
-    oldest = cast("list[tuple[bytes, float]]", client.zrange(keys.QUEUE, 0, 0, withscores=True))
-    age_s = max(0.0, time.time() - oldest[0][1] / 1000) if oldest else 0.0
-    yield _gauge("hutong_queue_depth", "Messages not answered yet", client.zcard(keys.QUEUE))
+    age_s = oldest_waiting_s(client, time.time())
+    yield _gauge("hutong_queue_depth", "Messages not answered yet", Gate(client).queued())
     yield _gauge("hutong_queue_oldest_seconds", "Age of the oldest of them", age_s)
     waiting = client.zcard(keys.PENDING_OUTBOXES)
     yield _gauge("hutong_outboxes_waiting", "Members with unsent parts", waiting)
@@ -106,7 +106,7 @@ def _queues(client: redis.Redis) -> Iterator[Metric]:
 def _processes(found: list[ProcessReport]) -> Iterator[Metric]:
     labels = ["role", "process"]
     alive = GaugeMetricFamily("hutong_processes", "Live processes", labels=["role"])
-    for role in ("web", "turns", "sender", "sweeper"):
+    for role in ROLES:
         alive.add_metric([role], sum(report.role == role for report in found))
     memory = GaugeMetricFamily("hutong_process_memory_bytes", "Resident memory", labels=labels)
     started = GaugeMetricFamily("hutong_process_start_seconds", "Unix time of start", labels=labels)

@@ -11,33 +11,35 @@ import secrets
 import socket
 import time
 import xml.etree.ElementTree as ElementTree
-from typing import Literal, get_args
 
 import redis
 import requests
 
 from app.callback import PATH
 from app.settings import Settings
-from app.store.presence import reports
+from app.store.presence import Role, reports
 from app.store.server import connect
 from app.wecom.crypto import WeComCrypto
 
-HealthRole = Literal["web", "turns", "sender", "sweeper"]
-ROLES: tuple[HealthRole, ...] = get_args(HealthRole)
 TIMEOUT_S = 5.0
 
 
-def check(role: HealthRole, settings: Settings) -> str:
+def check(role: Role, settings: Settings) -> str:
     """ "" when the process of ``role`` on this host works, else what is wrong, for people."""
     if role == "web":
-        host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
-        return verify_callback(settings, f"http://{host}:{settings.port}{PATH}")
+        return verify_callback(settings, local_callback_url(settings))
     try:
         with connect(settings.redis_url, timeout_s=TIMEOUT_S) as client:
             here = [r for r in reports(client) if r.role == role and r.host == socket.gethostname()]
     except redis.RedisError as error:
         return f"Redis 没有回答（{type(error).__name__}）"
     return "" if here else f"本机没有 {role} 进程的心跳：还在启动，或者已经停了"
+
+
+def local_callback_url(settings: Settings) -> str:
+    """Where a gateway of this host with these settings takes callbacks."""
+    host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
+    return f"http://{host}:{settings.port}{PATH}"
 
 
 def verify_callback(settings: Settings, url: str) -> str:
@@ -64,7 +66,7 @@ def verify_callback(settings: Settings, url: str) -> str:
     return ""
 
 
-def main(role: HealthRole, settings: Settings) -> int:
+def main(role: Role, settings: Settings) -> int:
     """Print one line of JSON; 0 healthy, 1 not."""
     problem = check(role, settings)
     print(json.dumps({"role": role, "ok": not problem, "problem": problem}, ensure_ascii=False))

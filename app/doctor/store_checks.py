@@ -6,13 +6,12 @@ Owns what is read from Redis. Knows nothing of WeCom's API or of the engine.
 from __future__ import annotations
 
 import time
-from typing import cast
 
 import redis
 
 from app.doctor.findings import Finding, fail, ok, warn
 from app.settings import Settings
-from app.store import keys
+from app.store.gate import Gate, oldest_waiting_s
 from app.store.presence import ProcessReport, reports
 from app.store.server import connect
 
@@ -124,11 +123,11 @@ def _growth(report: ProcessReport) -> Finding | None:
 
 
 def _queue(client: redis.Redis) -> Finding:
-    oldest = cast("list[tuple[bytes, float]]", client.zrange(keys.QUEUE, 0, 0, withscores=True))
-    if not oldest:
+    queued = Gate(client).queued()
+    if not queued:
         return ok("queue", "队列是空的")
-    age_s = time.time() - oldest[0][1] / 1000
-    fact = f"{client.zcard(keys.QUEUE)} 个问题没有答完，最久的等了 {age_s:.0f} 秒"
+    age_s = oldest_waiting_s(client, time.time())
+    fact = f"{queued} 个问题没有答完，最久的等了 {age_s:.0f} 秒"
     if age_s < LATE_S:
         return ok("queue", fact)
     remedy = "看模型进程是否在运行、是否太慢（python -m app top）；可以加模型进程或用更快的设备"

@@ -14,7 +14,7 @@ import requests
 
 from app.callback import PATH
 from app.doctor.findings import Finding, fail, ok, skip, warn
-from app.healthcheck import verify_callback
+from app.healthcheck import local_callback_url, verify_callback
 from app.settings import Settings
 from app.wecom.client import TokenFetcher
 from app.wecom.crypto import WeComCrypto
@@ -95,8 +95,7 @@ def _clock(settings: Settings) -> Finding:
 
 def _callback(settings: Settings) -> Finding:
     if not settings.public_url:
-        host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
-        problem = verify_callback(settings, f"http://{host}:{settings.port}{PATH}")
+        problem = verify_callback(settings, local_callback_url(settings))
         if problem:
             remedy = "启动网关（python -m app web）；它要和这里用同一份 .env"
             return fail("callback", f"本机的回调地址没有通过验证：{problem}", remedy)

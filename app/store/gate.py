@@ -6,6 +6,7 @@ Owns the keys of these. Knows no rules: limits and answers are passed in.
 from __future__ import annotations
 
 import hashlib
+from typing import cast
 
 import redis
 
@@ -16,6 +17,12 @@ from app.store.scripts import script
 TOLD_AGAIN_S = 60
 DEPARTMENTS_EXPIRY_S = 3600
 _UNKNOWN_EXPIRY_S = 60
+
+
+def oldest_waiting_s(client: redis.Redis, now_s: float) -> float:
+    """Age of the oldest turn of all users that is not ended, 0.0 when there is none."""
+    oldest = cast("list[tuple[bytes, float]]", client.zrange(keys.QUEUE, 0, 0, withscores=True))
+    return max(0.0, now_s - oldest[0][1] / 1000) if oldest else 0.0
 
 
 class Gate:

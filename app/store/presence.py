@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import redis
 
@@ -28,6 +28,7 @@ TTL_S = 15.0
 WARM_S = 120.0
 """A process that has run this long holds what it needs; what it gains later is growth."""
 Role = Literal["web", "turns", "sender", "sweeper"]
+ROLES: tuple[Role, ...] = get_args(Role)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
 import redis
 
@@ -16,6 +15,7 @@ from app import metrics
 from app.metrics import Series
 from app.store import keys
 from app.store.app_state import Alert, AppState
+from app.store.gate import Gate, oldest_waiting_s
 from app.store.presence import ProcessReport, reports
 
 Key = tuple[str, tuple[str, ...]]
@@ -102,13 +102,12 @@ TIMED = (
 def read(client: redis.Redis, now_s: float | None = None) -> Reading:
     """Ask Redis for everything. Raises ``redis.RedisError``."""
     now_s = time.time() if now_s is None else now_s
-    oldest = cast("list[tuple[bytes, float]]", client.zrange(keys.QUEUE, 0, 0, withscores=True))
     return Reading(
         taken_s=now_s,
         series={(s.metric.name, s.labels): s for s in metrics.read(client)},
         processes=tuple(reports(client)),
-        queue_depth=client.zcard(keys.QUEUE),
-        oldest_s=max(0.0, now_s - oldest[0][1] / 1000) if oldest else 0.0,
+        queue_depth=Gate(client).queued(),
+        oldest_s=oldest_waiting_s(client, now_s),
         outboxes=client.zcard(keys.PENDING_OUTBOXES),
         alerts=AppState(client).alerts(),
     )

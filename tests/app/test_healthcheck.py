@@ -13,7 +13,7 @@ import redis
 from app import create_app
 from app.healthcheck import check
 from app.settings import Settings
-from app.store.presence import Presence
+from app.store.presence import Presence, Role
 
 
 class _Quiet(WSGIRequestHandler):
@@ -49,12 +49,12 @@ def test_nobody_listening_is_unhealthy(configured: Settings) -> None:
 
 @pytest.mark.parametrize("role", ["turns", "sender", "sweeper"])
 def test_workers_are_healthy_while_their_heart_beats(
-    configured: Settings, redis_url: str, redis_client: redis.Redis, role: str
+    configured: Settings, redis_url: str, redis_client: redis.Redis, role: Role
 ) -> None:
     settings = dataclasses.replace(configured, redis_url=redis_url)
-    assert role in check(role, settings)  # type: ignore[arg-type]
-    with Presence(redis_client, role):  # type: ignore[arg-type]
-        assert check(role, settings) == ""  # type: ignore[arg-type]
+    assert role in check(role, settings)
+    with Presence(redis_client, role):
+        assert check(role, settings) == ""
 
 
 def test_without_redis_the_check_says_so(configured: Settings) -> None:
