@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Literal
 from inference.checkpoint import format as layout
 from inference.checkpoint.loader import load_model
 from inference.config import EngineConfig, GenerationConfig, ResolvedSampling
-from inference.engine.kv_cache import PrefixCacheStats
 from inference.engine.llm_engine import LLMEngine
 from inference.engine.model_runner import ModelRunner
+from inference.engine.prefix_cache import PrefixCacheStats
 from inference.engine.sampler import Sampler
 from inference.engine.sequence import Sequence as EngineSequence
 from inference.errors import (

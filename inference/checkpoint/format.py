@@ -123,6 +123,20 @@ def scales_name(layer: int, projection: str) -> str:
     return f"layers.{layer}.{projection}.scales"
 
 
+def expert_paths(model_dir: Path, routing: RoutingConfig) -> list[Path]:
+    """The file of each expert. Raises ``ConfigMismatchError`` when there is one too many."""
+    *paths, surplus = (
+        model_dir / routing.expert_files.format(expert) for expert in range(routing.num_experts + 1)
+    )
+    if surplus.exists():
+        raise ConfigMismatchError(
+            surplus,
+            f"config.json counts {routing.num_experts} experts but this file exists",
+            "correct num_experts or remove the files of another model",
+        )
+    return paths
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object. Raises ``MissingFileError`` or ``DamagedFileError``."""
     try:

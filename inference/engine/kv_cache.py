@@ -13,9 +13,6 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
-from inference.engine.prefix_cache import PrefixCache as PrefixCache
-from inference.engine.prefix_cache import PrefixCacheStats as PrefixCacheStats
-
 
 @dataclass(frozen=True)
 class KVShape:

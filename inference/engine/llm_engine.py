@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from inference.engine.kv_cache import PrefixCache
 from inference.engine.logits import DenseLogits, Logits
 from inference.engine.model_runner import ModelRunner
+from inference.engine.prefix_cache import PrefixCache
 from inference.engine.scheduler import Prefill, Scheduler
 from inference.engine.sequence import Sequence
 from inference.errors import GPUOutOfMemoryError, InferenceError

@@ -95,6 +95,23 @@ __device__ __forceinline__ unsigned float2_to_half2(float low, float high) {
            (static_cast<unsigned>(float_to_half(high)) << 16);
 }
 
+// a * b + c of two halves each.
+__device__ __forceinline__ unsigned half2_fma(unsigned a, unsigned b, unsigned c) {
+#ifdef HUTONG_EMULATED
+    const float2 x = half2_to_float2(a), y = half2_to_float2(b), z = half2_to_float2(c);
+    return float2_to_half2(x.x * y.x + z.x, x.y * y.y + z.y);
+#else
+    unsigned d;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+    return d;
+#endif
+}
+
+// Word `i` of four.
+__device__ __forceinline__ unsigned word_of(uint4 v, int i) {
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
 __device__ __forceinline__ float bf16_to_float(unsigned short bits) {
     return __uint_as_float(static_cast<unsigned>(bits) << 16);
 }

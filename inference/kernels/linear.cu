@@ -28,18 +28,6 @@ __device__ __forceinline__ uint4 stream_16(const unsigned char* address) {
 #endif
 }
 
-// a * b + c of two halves each.
-__device__ __forceinline__ unsigned half2_fma(unsigned a, unsigned b, unsigned c) {
-#ifdef HUTONG_EMULATED
-    const float2 x = half2_to_float2(a), y = half2_to_float2(b), z = half2_to_float2(c);
-    return float2_to_half2(x.x * y.x + z.x, x.y * y.y + z.y);
-#else
-    unsigned d;
-    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
-    return d;
-#endif
-}
-
 // Bytes 2 part and 2 part + 1 of `word`, each under the byte 0x64: as halves, 1024 + byte.
 __device__ __forceinline__ unsigned bytes_over_1024(unsigned word, int part) {
 #ifdef HUTONG_EMULATED

@@ -17,10 +17,6 @@ struct Problem {
     int zero_centred, accumulate;
 };
 
-__device__ __forceinline__ unsigned word_of(uint4 v, int i) {
-    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
-}
-
 // What one output needs besides its sum: out = previous + sum * scale. Fetched while the products
 // run. Masked out, `previous` is -inf.
 template <bool kRowScales>

@@ -14,22 +14,6 @@
 #define PIECES (TILE * CHUNK / 8 / THREADS)  // 16-byte pieces of a tile that a thread brings
 #define MAX_EXPERTS 512
 
-// a * b + c of two halves each.
-__device__ __forceinline__ unsigned half2_fma(unsigned a, unsigned b, unsigned c) {
-#ifdef HUTONG_EMULATED
-    const float2 x = half2_to_float2(a), y = half2_to_float2(b), z = half2_to_float2(c);
-    return float2_to_half2(x.x * y.x + z.x, x.y * y.y + z.y);
-#else
-    unsigned d;
-    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
-    return d;
-#endif
-}
-
-__device__ __forceinline__ unsigned word_of(uint4 v, int i) {
-    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
-}
-
 // Eight INT4 weights as halves of (level * scale), rounded once; in pairs of columns (0, 4),
 // (1, 5), (2, 6), (3, 7). A nibble under the exponent of 1024 is 1024 + nibble, or + 16 nibble.
 __device__ __forceinline__ void widen(unsigned word, unsigned scale, unsigned w[4]) {

@@ -180,16 +180,7 @@ class ExpertArena:
             raise ConfigMismatchError(
                 model_dir / layout.CONFIG_FILE, str(error), "use a larger group or expert size"
             ) from error
-        paths = [
-            model_dir / routing.expert_files.format(expert) for expert in range(arena.num_experts)
-        ]
-        surplus = model_dir / routing.expert_files.format(routing.num_experts)
-        if surplus.exists():
-            raise ConfigMismatchError(
-                surplus,
-                f"config.json counts {routing.num_experts} experts but this file exists",
-                "correct num_experts or remove the files of another model",
-            )
+        paths = layout.expert_paths(model_dir, routing)
         read_experts(paths, arena.layers, shape, arena.layout.offsets, arena.blobs, num_threads)
         arena.pin()
         return arena

@@ -58,17 +58,9 @@ class ExpertStore:
         ``layers`` are the indices of the layers that route. Raises ``CheckpointError``.
         """
         experts: dict[tuple[int, int], PackedExpert] = {}
-        for expert in range(routing.num_experts):
-            path = model_dir / routing.expert_files.format(expert)
+        for expert, path in enumerate(layout.expert_paths(model_dir, routing)):
             for layer, packed in _read_file(path, layers, shape).items():
                 experts[layer, expert] = packed
-        surplus = model_dir / routing.expert_files.format(routing.num_experts)
-        if surplus.exists():
-            raise ConfigMismatchError(
-                surplus,
-                f"config.json counts {routing.num_experts} experts but this file exists",
-                "correct num_experts or remove the files of another model",
-            )
         return cls(experts, layers=layers, num_experts=routing.num_experts, shape=shape)
 
     @property

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import torch
 
-from inference.engine.kv_cache import KVCache, KVShape, PrefixCache
+from inference.engine.kv_cache import KVCache, KVShape
+from inference.engine.prefix_cache import PrefixCache
 
 SHAPE = KVShape(num_layers=2, num_kv_heads=2, head_dim=4)
 TOKEN_BYTES = 2 * 2 * 2 * 4 * 4

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from inference.config import GenerationConfig, ResolvedSampling
-from inference.engine.kv_cache import KVCache, KVShape, PrefixCache
+from inference.engine.kv_cache import KVCache, KVShape
+from inference.engine.prefix_cache import PrefixCache
 from inference.engine.sampler import Sampler
 from inference.engine.scheduler import Decode, Prefill, Scheduler
 from inference.engine.sequence import Sequence, SequenceStatus
