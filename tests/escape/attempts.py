@@ -10,7 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tests.escape.attempts_code import CODE_ATTEMPTS
-from tests.escape.attempts_system import SYSTEM_ATTEMPTS
+from tests.escape.attempts_files import FILE_ATTEMPTS
+from tests.escape.attempts_kernel import KERNEL_ATTEMPTS
+from tests.escape.attempts_processes import PROCESS_ATTEMPTS
 
 
 @dataclass(frozen=True)
@@ -31,4 +33,8 @@ def _split(text: str) -> list[Attempt]:
     return attempts
 
 
-ATTEMPTS = tuple(_split(CODE_ATTEMPTS) + _split(SYSTEM_ATTEMPTS))
+ATTEMPTS = tuple(
+    attempt
+    for text in (CODE_ATTEMPTS, FILE_ATTEMPTS, PROCESS_ATTEMPTS, KERNEL_ATTEMPTS)
+    for attempt in _split(text)
+)
