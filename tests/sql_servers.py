@@ -255,7 +255,7 @@ _TYPES = {
 _KEYS = {"sales_data": "PRIMARY KEY (order_id)"}
 
 
-def load_company(server: Server, path: Path) -> tuple[str, ...]:
+def load_company(server: Server, path: Path, database: str = DATABASE) -> tuple[str, ...]:
     """Copy the demo company from its SQLite file, with the types a company would use.
 
     Returns the tables; ``reader`` may read them.
@@ -272,18 +272,20 @@ def load_company(server: Server, path: Path) -> tuple[str, ...]:
                 for name, kind in described.fetchall()
             ]
             columns += [_KEYS[table]] if table in _KEYS else []
-            server.run(f"CREATE TABLE {table} ({', '.join(columns)})")
-            _fill(server, table, source.execute(f"SELECT * FROM {table}").fetchall())
+            server.run(f"CREATE TABLE {table} ({', '.join(columns)})", database=database)
+            rows = source.execute(f"SELECT * FROM {table}").fetchall()
+            _fill(server, database, table, rows)
     server.run(
         "CREATE INDEX sales_period ON sales_data (year, quarter, region)",
         *(["ANALYZE"] if server.kind == "postgres" else []),
+        database=database,
     )
-    grant_reader(server, tables)
+    grant_reader(server, tables, database)
     return tuple(tables)
 
 
-def _fill(server: Server, table: str, rows: list[tuple[object, ...]]) -> None:
-    engine = sqlalchemy.create_engine(server.owner)
+def _fill(server: Server, database: str, table: str, rows: list[tuple[object, ...]]) -> None:
+    engine = sqlalchemy.create_engine(server.url("owner", OWNER_PASSWORD, database))
     with engine.begin() as connection, contextlib.closing(connection.connection.cursor()) as cursor:
         if server.kind == "postgres":
             with cursor.copy(f"COPY {table} FROM STDIN") as copy:

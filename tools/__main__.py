@@ -60,7 +60,7 @@ def _options() -> argparse.Namespace:
     working = [schemas.SQL_QUERY.name, schemas.PYTHON_EXEC.name, schemas.SEARCH_DOCS.name]
     parser.add_argument("name", choices=working)
     parser.add_argument("arguments", help="a JSON object")
-    parser.add_argument("--database", type=Path, default=Path("var/company.db"))
+    parser.add_argument("--database", default="var/company.db", help="a file or a server's URL")
     parser.add_argument("--semantic", type=Path, default=demo_company.SEMANTIC_FILE)
     parser.add_argument("--docs", type=Path, default=demo_company.DOCUMENTS_DIR)
     parser.add_argument("--index", type=Path, default=Path("var/index"))

@@ -8,12 +8,14 @@ from __future__ import annotations
 import datetime
 import decimal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 Value = str | int | float | bool | decimal.Decimal | datetime.date | datetime.datetime | None
 ChartKind = Literal["bar", "line", "share", "none"]
+Cancelled = Callable[[], bool]
+"""Whether the user stopped the turn; cheap, and asked from several threads."""
 
 
 class ToolError(Exception):
@@ -22,6 +24,7 @@ class ToolError(Exception):
     ToolError
     ├── ToolArgumentError     the arguments do not match the schema or are refused
     ├── ToolTimeoutError      stopped at its time limit
+    ├── ToolCancelledError    stopped because its user stopped the turn
     ├── ToolForbiddenError    this user has no right to it
     └── ToolUnavailableError  not configured, or its back end is down (retryable)
     """
@@ -42,6 +45,12 @@ class ToolTimeoutError(ToolError):
     code = "timeout"
 
 
+class ToolCancelledError(ToolError):
+    """The user stopped the turn while the tool was at work."""
+
+    code = "cancelled"
+
+
 class ToolForbiddenError(ToolError):
     """The user has no right to this tool or to the data it would touch."""
 
@@ -53,6 +62,11 @@ class ToolUnavailableError(ToolError):
 
     retryable = True
     code = "unavailable"
+
+
+def never() -> bool:
+    """Nobody stops this."""
+    return False
 
 
 @dataclass(frozen=True)
@@ -85,6 +99,8 @@ class ToolResult:
     chart: ChartKind | None = None
     scope: str = ""
     """Period and filters that were really applied, in words for the reader; may be empty."""
+    statement: str = ""
+    """The query that ran, laid out for a reader, in the database's dialect; may be empty."""
     sources: tuple[Source, ...] = ()
 
 
@@ -97,6 +113,7 @@ class ToolContext:
     deadline_s: float
     tables: tuple[Table, ...] = field(default=())
     """Tables that earlier calls of this turn returned, oldest first."""
+    cancelled: Cancelled = never
 
     def remaining_s(self) -> float:
         """Seconds until the deadline, never negative."""

@@ -65,6 +65,7 @@ class PythonTool:
 
         ``tables[i]`` is a list of dicts, column to value. ``content`` is what was printed, then
         the value of the last expression. Raises ``ToolTimeoutError`` past the time limit,
+        ``ToolCancelledError`` within a second after the turn was stopped,
         ``ToolUnavailableError`` when no back end protects, else ``ToolError`` with the error's
         line.
         """
@@ -73,7 +74,13 @@ class PythonTool:
             raise ToolError("代码是空的")
         if len(code) > CODE_LIMIT_CHARS:
             raise ToolError(f"代码太长，最多{CODE_LIMIT_CHARS}个字符")
-        job = Job(code, {"tables": context.tables}, context.today, self._time_limit_s)
+        job = Job(
+            code,
+            {"tables": context.tables},
+            context.today,
+            self._time_limit_s,
+            context.cancelled,
+        )
         outcome = self._run(job, context)
         return ToolResult(content_of(outcome.printed, outcome.value))
 

@@ -8,6 +8,7 @@ server in ``sql_server``. Knows nothing of who may read what: a function says so
 from __future__ import annotations
 
 import difflib
+import functools
 import logging
 import re
 import threading
@@ -31,11 +32,11 @@ from tools.numbers import format_number
 from tools.semantic import Semantic
 from tools.sql_backend import Backend, SqliteFile
 from tools.sql_check import CheckedQuery, SqlChecker
-from tools.sql_dialect import written
+from tools.sql_dialect import laid_out, written
 from tools.sql_process import WorkerRequest
 from tools.sql_server import SqlServer, is_url
 from tools.sql_server_errors import Unreachable
-from tools.sql_values import KnownValues
+from tools.sql_values import Asker, KnownValues
 from tools.sql_words import ordered_by
 from tools.sql_worker import FUNCTIONS
 
@@ -102,29 +103,36 @@ class SqlTool:
         """Run ``arguments["sql"]``; at most 200 rows and 50 kB come back.
 
         Raises ``ToolArgumentError`` for a statement to repair, ``ToolForbiddenError`` for data this
-        user may not see, ``ToolTimeoutError`` past the time limit, ``ToolUnavailableError`` when
-        the database cannot be read.
+        user may not see, ``ToolTimeoutError`` past the time limit, ``ToolCancelledError`` within a
+        second after the turn was stopped, ``ToolUnavailableError`` when the database cannot be
+        read.
         """
         timeout_s = min(self._timeout_s, context.remaining_s())
         if timeout_s <= 0:
             raise ToolTimeoutError("已到时限，没有查询")
 
+        @functools.cache
         def may_read(name: str) -> bool:
             return self._may_read(context.user, name)
 
+        asker = Asker(timeout_s, may_read, context.cancelled)
         checker = self._opened()
         query = checker.check(
             str(arguments["sql"]),
             max_rows=MAX_ROWS,
             today=context.today,
-            resolve=lambda table, column, text: self._values.resolve(
-                table, column, text, timeout_s, may_read
-            ),
-            last_day=lambda table: self._values.last_day(table, timeout_s),
+            resolve=lambda table, column, text: self._values.resolve(table, column, text, asker),
+            last_day=lambda table: self._values.last_day(table, asker),
             may_read=may_read,
         )
+        readable = {
+            table: tuple(c for c in self._tables[table] if may_read(f"{table}.{c}"))
+            for table in self._tables
+            if table.lower() in query.tables and may_read(table)
+        }
         answer = self._backend.ask(
-            WorkerRequest(query.sql, query.cte_names, timeout_s, MAX_ROWS, MAX_BYTES)
+            WorkerRequest(query.sql, query.cte_names, timeout_s, MAX_ROWS, MAX_BYTES, readable),
+            context.cancelled,
         )
         if "error" in answer:
             raise _explained(answer["error"], answer["message"])
@@ -135,6 +143,7 @@ class SqlTool:
             table=table,
             chart=cast("ChartKind | None", arguments.get("chart")),
             scope=query.scope,
+            statement=laid_out(query.sql, self._backend.dialect, max_rows=MAX_ROWS + 1),
         )
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from tools.base import ToolUnavailableError
+from tools.base import Cancelled, ToolUnavailableError, never
 from tools.sql_process import WorkerPool, WorkerRequest
 
 Dialect = Literal["sqlite", "postgres", "mysql"]
@@ -48,10 +48,11 @@ class Backend(Protocol):
         """
         ...
 
-    def ask(self, request: WorkerRequest) -> dict[str, Any]:
+    def ask(self, request: WorkerRequest, cancelled: Cancelled = never) -> dict[str, Any]:
         """``columns``, ``rows``, ``truncated``; or ``error`` and ``message``.
 
-        ``error`` is timeout, too_big, unavailable, denied or failed. Raises ``ToolError``.
+        ``error`` is timeout, too_big, unavailable, denied or failed. Raises ``ToolError``, among
+        them ``ToolCancelledError`` within a second after the turn was stopped.
         """
         ...
 
@@ -79,9 +80,9 @@ class SqliteFile:
             self._reflected = _reflected(self._path, self._tables)
         return self._reflected
 
-    def ask(self, request: WorkerRequest) -> dict[str, Any]:
+    def ask(self, request: WorkerRequest, cancelled: Cancelled = never) -> dict[str, Any]:
         """Run one checked statement in a child process."""
-        return self._pool.ask(request)
+        return self._pool.ask(request, cancelled)
 
     def state(self) -> Hashable:
         """Changes with every write: a live database in WAL mode grows its log first."""

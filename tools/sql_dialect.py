@@ -81,6 +81,20 @@ def written(
     return text
 
 
+def laid_out(sql: str, dialect: Dialect, *, max_rows: int) -> str:
+    """A statement that ran, for people to read: on several lines, without the row limit and what
+    ``_small_rows`` put around it."""
+    query = sqlglot.parse_one(sql, read=dialect)
+    if dialect == "postgres":
+        guarded = query.find(exp.Subquery)
+        assert guarded is not None, "written puts one around every statement"
+        query = guarded.this
+    limit = query.args.get("limit")
+    if isinstance(limit, exp.Limit) and _number(limit.expression) == max_rows:
+        query.set("limit", None)
+    return str(query.sql(dialect=dialect, pretty=True, comments=False))
+
+
 def refuse_functions(tree: exp.Query) -> None:
     """Raises ``ToolArgumentError`` for a function, a cast or a star outside the lists above."""
     for function in tree.find_all(exp.Func):

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from tools import sql_worker
-from tools.base import ToolTimeoutError, ToolUnavailableError
+from tools.base import Cancelled, ToolTimeoutError, ToolUnavailableError, never
+from tools.cancellation import POLL_S, acquire, refuse_cancelled
 
 KILL_GRACE_S = 0.5
 """How long past its time limit a worker may answer before it is killed."""
@@ -30,13 +31,18 @@ MEMORY_LIMIT_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class WorkerRequest:
-    """One checked statement. ``names``: what WITH clauses define."""
+    """One checked statement. ``names``: what WITH clauses define.
+
+    ``readable``: table to columns, what this statement may read; None for all that is listed. A
+    server goes by the rights of its account.
+    """
 
     sql: str
     names: tuple[str, ...]
     timeout_s: float
     max_rows: int
     max_bytes: int
+    readable: Mapping[str, tuple[str, ...]] | None = None
 
     def line(self) -> bytes:
         """The request as one JSON line."""
@@ -65,8 +71,11 @@ class _Worker:
         """Process id, for logs and tests."""
         return self._process.pid
 
-    def ask(self, request: WorkerRequest) -> dict[str, Any] | None:
-        """The answer; None when the worker died or overran and was ended."""
+    def ask(self, request: WorkerRequest, cancelled: Cancelled) -> dict[str, Any] | None:
+        """The answer; None when the worker died or overran and was ended.
+
+        Raises ``ToolCancelledError``; the worker was ended then too.
+        """
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(request.line())
@@ -74,9 +83,13 @@ class _Worker:
         except OSError:
             self.close()
             return None
-        line = self._line(time.monotonic() + request.timeout_s + KILL_GRACE_S)
+        line = None
+        try:
+            line = self._line(time.monotonic() + request.timeout_s + KILL_GRACE_S, cancelled)
+        finally:
+            if line is None:
+                self.close()
         if line is None:
-            self.close()
             return None
         answer: dict[str, Any] = json.loads(line)
         return answer
@@ -85,7 +98,7 @@ class _Worker:
         """Kill the process and reap it."""
         self._finalizer()
 
-    def _line(self, deadline_s: float) -> bytes | None:
+    def _line(self, deadline_s: float, cancelled: Cancelled) -> bytes | None:
         assert self._process.stdout is not None
         descriptor = self._process.stdout.fileno()
         poller = select.poll()
@@ -93,8 +106,11 @@ class _Worker:
         received = bytearray()
         while not received.endswith(b"\n"):
             left_s = deadline_s - time.monotonic()
-            if left_s <= 0 or not poller.poll(left_s * 1000):
+            if left_s <= 0:
                 return None
+            if not poller.poll(min(left_s, POLL_S) * 1000):
+                refuse_cancelled(cancelled)
+                continue
             piece = os.read(descriptor, 1 << 16)
             if not piece:
                 return None
@@ -123,22 +139,23 @@ class WorkerPool:
         self._idle: list[_Worker] = []
         self._lock = threading.Lock()
 
-    def ask(self, request: WorkerRequest) -> dict[str, Any]:
+    def ask(self, request: WorkerRequest, cancelled: Cancelled = never) -> dict[str, Any]:
         """Run one request.
 
-        Raises ``ToolTimeoutError`` when the worker had to be killed or died of a limit, and
+        Raises ``ToolTimeoutError`` when the worker had to be killed or died of a limit,
+        ``ToolCancelledError`` when it was killed because the turn was stopped, and
         ``ToolUnavailableError`` when all workers stay busy.
         """
-        if not self._free.acquire(timeout=request.timeout_s + KILL_GRACE_S):
+        if not acquire(self._free, request.timeout_s + KILL_GRACE_S, cancelled):
             raise ToolUnavailableError("数据库查询正忙，请稍后再试")
         try:
             worker = self._take()
             started_s = time.monotonic()
-            answer = worker.ask(request)
+            answer = worker.ask(request, cancelled)
             if answer is None and time.monotonic() - started_s < request.timeout_s:
                 # It may have died while idle; a statement that kills it dies twice.
                 worker = _Worker(self._database, self._tables)
-                answer = worker.ask(request)
+                answer = worker.ask(request, cancelled)
             if answer is None:
                 raise ToolTimeoutError("查询超过了时间或内存上限，已被终止；请缩小范围")
             with self._lock:

@@ -1,7 +1,8 @@
 """The company's own PostgreSQL, MySQL or MariaDB: read-only connections that are cut off on time.
 
 Owns connections, their session settings and the clock. A statement is stopped three ways: by the
-server's own limit, by a cancel from here, and at last by closing the connection. What the account
+server's own limit, by a cancel from here (when it is late or its user stops the turn), and at last
+by closing the connection. What the account
 may do is checked in ``sql_server_rights``; words for errors are in ``sql_server_errors``. The URL
 holds a password and is never logged or shown. Knows nothing of statements: they were checked.
 """
@@ -23,7 +24,8 @@ from sqlalchemy import event, pool
 from sqlalchemy.engine import URL, Connection, CursorResult, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
-from tools.base import ToolUnavailableError
+from tools.base import Cancelled, ToolUnavailableError, never
+from tools.cancellation import POLL_S, refuse_cancelled
 from tools.sql_backend import SETTING, Dialect, Reflected, Tables, missing_columns
 from tools.sql_process import WorkerRequest
 from tools.sql_server_errors import code_of, connection_error, message_of
@@ -128,7 +130,7 @@ class SqlServer:
                 raise connection_error(error) from None
         return self._reflected
 
-    def ask(self, request: WorkerRequest) -> dict[str, Any]:
+    def ask(self, request: WorkerRequest, cancelled: Cancelled = never) -> dict[str, Any]:
         """Run one checked statement in a read-only transaction that is rolled back."""
         self.open()
         try:
@@ -136,21 +138,23 @@ class SqlServer:
         except SQLAlchemyError as error:
             raise connection_error(error) from None
         with connection:
-            clock = _Clock(self, connection, request.timeout_s)
+            clock = _Clock(self, connection, request.timeout_s, cancelled)
             try:
                 with clock:
                     answer = self._fetched(connection, request)
             except SQLAlchemyError as error:
-                return self._failure(connection, error, clock.rang)
+                answer = self._failure(connection, error, clock.rang)
             except (OSError, ValueError) as error:
                 # A value that the driver cannot read, or a socket closed under it.
                 connection.invalidate()
                 code = "timeout" if clock.rang else "failed"
-                return {"error": code, "message": type(error).__name__}
-            if clock.rang:
+                answer = {"error": code, "message": type(error).__name__}
+            if clock.rang and not connection.invalidated:
                 # A late cancel must not hit the next statement on this connection.
                 connection.invalidate()
-            return answer
+        if clock.stopped:
+            refuse_cancelled(cancelled)
+        return answer
 
     def state(self) -> Hashable:
         """Time in steps of five minutes."""
@@ -192,7 +196,7 @@ class SqlServer:
         self, connection: Connection, error: SQLAlchemyError, rang: bool
     ) -> dict[str, Any]:
         lost = isinstance(error, DBAPIError) and error.connection_invalidated
-        if (rang or lost) and not connection.invalidated:
+        if lost and not connection.invalidated:
             connection.invalidate()
         if rang:
             return {"error": "timeout", "message": ""}
@@ -214,36 +218,53 @@ def _read(result: CursorResult[Any], request: WorkerRequest) -> dict[str, Any]:
 
 
 class _Clock:
-    """Cancels a query past its time, then closes its socket."""
+    """Cancels a query past its time or of a turn that was stopped, then closes its socket."""
 
-    def __init__(self, server: SqlServer, connection: Connection, timeout_s: float) -> None:
+    def __init__(
+        self, server: SqlServer, connection: Connection, timeout_s: float, cancelled: Cancelled
+    ) -> None:
         self._server = server
         driver: Any = connection.connection.driver_connection
         self._driver = driver
         self._thread_id = int(driver.thread_id()) if server.dialect == "mysql" else 0
-        self._timers = (
-            threading.Timer(timeout_s, self._cancel),
-            threading.Timer(timeout_s + CANCEL_GRACE_S, self._cut),
-        )
+        self._timeout_s = timeout_s
+        self._cancelled = cancelled
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
         self.rang = False
+        """The query was cancelled, for whatever reason."""
+        self.stopped = False
+        """The reason was that the turn was stopped."""
 
     def __enter__(self) -> None:
-        for timer in self._timers:
-            timer.daemon = True
-            timer.start()
+        threading.Thread(target=self._watch, daemon=True).start()
 
     def __exit__(self, *_: object) -> None:
-        for timer in self._timers:
-            timer.cancel()
+        with self._lock:
+            self._ended.set()
+
+    def _watch(self) -> None:
+        deadline_s = time.monotonic() + self._timeout_s
+        stopped = False
+        while not stopped and (left_s := deadline_s - time.monotonic()) > 0:
+            if self._ended.wait(min(left_s, POLL_S)):
+                return
+            stopped = self._cancelled()
+        with self._lock:
+            if self._ended.is_set():
+                return
+            self.rang, self.stopped = True, stopped
+        # A server that does not even take the cancel is cut off a second later.
+        canceller = threading.Thread(target=self._cancel, daemon=True)
+        canceller.start()
+        if not self._ended.wait(CANCEL_GRACE_S):
+            self._cut()
 
     def _cancel(self) -> None:
-        self.rang = True
-        # A server that does not even take the cancel is cut off a second later.
         with contextlib.suppress(Exception):
             self._server.cancel(self._driver, self._thread_id)
 
     def _cut(self) -> None:
-        self.rang = True
         with contextlib.suppress(OSError, AttributeError), _socket(self._driver) as connected:
             connected.shutdown(socket.SHUT_RDWR)
 

@@ -1,7 +1,7 @@
 """The values that the text columns of a database really hold.
 
 Owns which columns are checked, what counts as the same value and the sentence for a value that
-does not exist. Knows nothing of SQL trees or of users; rows come from the backend.
+does not exist. Knows nothing of SQL trees; rows come from the backend, rights from who asks.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import difflib
 import re
 import threading
 import unicodedata
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
-from tools.base import ToolArgumentError, ToolError
+from tools.base import Cancelled, ToolArgumentError, ToolCancelledError, ToolError, never
 from tools.semantic import Semantic
 from tools.sql_backend import Backend
 from tools.sql_process import WorkerRequest
@@ -42,6 +42,15 @@ def anything(name: str) -> bool:
 
 
 @dataclass(frozen=True)
+class Asker:
+    """Whose question a look-up serves: nothing is looked at that ``may_read`` refuses."""
+
+    timeout_s: float
+    may_read: MayRead = anything
+    cancelled: Cancelled = never
+
+
+@dataclass(frozen=True)
 class _Kept:
     """Values of one column as of one state of the data; None where it is not checked."""
 
@@ -58,42 +67,43 @@ class KnownValues:
         self._kept: dict[tuple[str, str], _Kept] = {}
         self._lock = threading.Lock()
 
-    def resolve(
-        self, table: str, column: str, text: str, timeout_s: float, may_read: MayRead = anything
-    ) -> str:
+    def resolve(self, table: str, column: str, text: str, asker: Asker) -> str:
         """The value that ``text`` means in this column; ``text`` itself where nothing is known.
 
         Case, width, spaces, traditional characters and words such as 区 or 市 at the end do not
-        count when one value remains. Raises ``ToolArgumentError`` in words when there is none; what
-        ``may_read`` refuses is not looked at.
+        count when one value remains. Raises ``ToolArgumentError`` in words when there is none.
         """
-        own = self._values(table, column, timeout_s)
-        if not own or text in own:
+        readable = self._columns(asker.may_read)
+        place = _place(table, column, readable)
+        own = self._values(*place, asker) if place else None
+        if place is None or not own or text in own:
             return text
+        table, column = place
         title = self._title(table, column)
         known = set(own)
-        for other_table, other in self._columns(may_read):
+        for other_table, other in readable:
             if (other_table, other) != (table, column) and self._title(other_table, other) == title:
-                known |= self._values(other_table, other, timeout_s) or set()
+                known |= self._values(other_table, other, asker) or set()
         if text in known or text in self._listed(title):
             # A customer without orders is a customer: the empty result is right.
             return text
         meant = _same(text, own) or _same(text, known)
         if meant:
             return meant
-        raise ToolArgumentError(self._unknown(title, text, sorted(known), timeout_s, may_read))
+        raise ToolArgumentError(self._unknown(title, text, sorted(known), asker))
 
-    def last_day(self, table: str, timeout_s: float) -> datetime.date | None:
+    def last_day(self, table: str, asker: Asker) -> datetime.date | None:
         """The last ``date`` in a table; None when it cannot be read."""
-        sql = f"SELECT MAX({self._quoted('date')}) FROM {self._quoted(table)}"
-        for text in self._values(table, "MAX(date)", timeout_s, sql) or ():
+        place = _place(table, "date", self._columns(asker.may_read))
+        if place is None:
+            return None
+        sql = f"SELECT MAX({self._quoted(place[1])}) FROM {self._quoted(place[0])}"
+        for text in self._values(*place, asker, sql) or ():
             with contextlib.suppress(ValueError):
                 return datetime.date.fromisoformat(text[:10])
         return None
 
-    def _unknown(
-        self, title: str, text: str, known: list[str], timeout_s: float, may_read: MayRead
-    ) -> str:
+    def _unknown(self, title: str, text: str, known: list[str], asker: Asker) -> str:
         shown = text.strip()[:20]
         message = f"{title}没有“{shown}”"
         keys = {_key(value): value for value in known}
@@ -102,15 +112,15 @@ class KnownValues:
             message += f"，有：{'/'.join(known)}"
         elif near:
             message += f"，相近的有：{'、'.join(keys[key] for key in near)}"
-        elsewhere = self._elsewhere(title, text, timeout_s, may_read)
+        elsewhere = self._elsewhere(title, text, asker)
         return f"{message}；“{shown}”是{elsewhere}" if elsewhere else message
 
-    def _elsewhere(self, title: str, text: str, timeout_s: float, may_read: MayRead) -> str:
+    def _elsewhere(self, title: str, text: str, asker: Asker) -> str:
         """``客户的城市`` when another column holds the value."""
         titles = {table.name: table.title for table in self._semantic.tables}
-        for table, column in self._columns(may_read):
+        for table, column in self._columns(asker.may_read):
             other = self._title(table, column)
-            values = self._values(table, column, timeout_s) if other != title else None
+            values = self._values(table, column, asker) if other != title else None
             if values and (text in values or _same(text, values)):
                 return other if other == titles[table] else f"{titles[table]}的{other}"
         return ""
@@ -131,8 +141,9 @@ class KnownValues:
         return {value for card in cards if card.title == title for value in card.values}
 
     def _values(
-        self, table: str, column: str, timeout_s: float, sql: str = ""
+        self, table: str, column: str, asker: Asker, sql: str = ""
     ) -> frozenset[str] | None:
+        """All values of a column, or what ``sql`` finds in it; None where it is not checked."""
         if not sql and (column in {"date", "quarter_label"} or column.endswith(("_id", "_date"))):
             return None
         state = self._backend.state()
@@ -140,17 +151,26 @@ class KnownValues:
             kept = self._kept.get((table, column))
         if kept is None or kept.state != state:
             sql = sql or f"SELECT DISTINCT {self._quoted(column)} FROM {self._quoted(table)}"
-            kept = _Kept(state, self._read(sql, timeout_s))
+            kept = _Kept(state, self._read(sql, {table: (column,)}, asker))
             with self._lock:
                 self._kept[table, column] = kept
         return kept.values
 
-    def _read(self, sql: str, timeout_s: float) -> frozenset[str] | None:
+    def _read(
+        self, sql: str, readable: Mapping[str, tuple[str, ...]], asker: Asker
+    ) -> frozenset[str] | None:
         request = WorkerRequest(
-            f"{sql} LIMIT {MAX_VALUES + 1}", (), timeout_s, MAX_VALUES, _MAX_BYTES
+            f"{sql} LIMIT {MAX_VALUES + 1}",
+            (),
+            asker.timeout_s,
+            MAX_VALUES,
+            _MAX_BYTES,
+            readable,
         )
         try:
-            answer = self._backend.ask(request)
+            answer = self._backend.ask(request, asker.cancelled)
+        except ToolCancelledError:
+            raise
         except ToolError:
             # The check is a courtesy; the statement itself may still be quick.
             return None
@@ -169,6 +189,12 @@ class KnownValues:
     def _quoted(self, name: str) -> str:
         mark = "`" if self._backend.dialect == "mysql" else '"'
         return mark + name.replace(mark, mark * 2) + mark
+
+
+def _place(table: str, column: str, known: list[tuple[str, str]]) -> tuple[str, str] | None:
+    """The names as the semantic file spells them; None for what is not ``known``."""
+    wanted = (table.lower(), column.lower())
+    return next((pair for pair in known if (pair[0].lower(), pair[1].lower()) == wanted), None)
 
 
 def _key(text: str) -> str:

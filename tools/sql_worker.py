@@ -2,8 +2,8 @@
 
 Started by ``sql`` as a plain script with the standard library only: ``sql_worker.py DATABASE
 CONFIG``, CONFIG a JSON object ``{"tables": {name: [column, ...]}, "memory_bytes": n}``. One JSON
-line in (``sql``, ``names``, ``timeout_s``, ``max_rows``, ``max_bytes``), one JSON line out
-(``columns``, ``rows``, ``truncated`` or ``error``, ``message``). Ends when its input ends.
+line in (``sql``, ``names``, ``readable``, ``timeout_s``, ``max_rows``, ``max_bytes``), one JSON
+line out (``columns``, ``rows``, ``truncated`` or ``error``, ``message``). Ends when its input ends.
 
 Walls: read-only connection, query_only, an authorizer that allows SELECT over the listed tables,
 columns and functions only, SQLite's own limits, a progress handler for the time limit, and limits
@@ -127,9 +127,22 @@ class Authorizer:
     """
 
     def __init__(self, tables: dict[str, list[str]]) -> None:
-        self._tables = {name.lower(): {c.lower() for c in cs} for name, cs in tables.items()}
-        self.names: frozenset[str] = frozenset()
+        self._listed = _lowered(tables)
+        self._tables = self._listed
+        self._names: frozenset[str] = frozenset()
         self.denied = ""
+
+    def expect(self, names: list[str], readable: dict[str, list[str]] | None) -> None:
+        """Guard the next statement: of what is listed, only ``readable`` when it is given."""
+        self._names = frozenset(name.lower() for name in names)
+        self.denied = ""
+        self._tables = self._listed
+        if readable is not None:
+            self._tables = {
+                table: columns & self._listed[table]
+                for table, columns in _lowered(readable).items()
+                if table in self._listed
+            }
 
     def __call__(
         self,
@@ -154,7 +167,11 @@ class Authorizer:
             return database in ("main", None) and (
                 column == "" or column.lower() in self._tables[table]
             )
-        return table in self.names or (table == "" and column == "")
+        return table in self._names or (table == "" and column == "")
+
+
+def _lowered(tables: dict[str, list[str]]) -> dict[str, set[str]]:
+    return {table.lower(): {name.lower() for name in names} for table, names in tables.items()}
 
 
 class Database:
@@ -174,8 +191,7 @@ class Database:
             connection = self._opened()
         except (OSError, sqlite3.Error) as error:
             return {"error": "unavailable", "message": str(error)}
-        self._authorizer.names = frozenset(name.lower() for name in request["names"])
-        self._authorizer.denied = ""
+        self._authorizer.expect(request["names"], request["readable"])
         self._deadline_s = time.monotonic() + request["timeout_s"]
         try:
             with contextlib.closing(connection.execute(request["sql"])) as cursor:
@@ -206,7 +222,10 @@ class Database:
         return self._connection
 
     def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(f"{self._path.as_uri()}?mode=ro", uri=True, timeout=1.0)
+        # No statement is kept: SQLite asks the authorizer only when it prepares one.
+        connection = sqlite3.connect(
+            f"{self._path.as_uri()}?mode=ro", uri=True, timeout=1.0, cached_statements=0
+        )
         for pragma in (
             "query_only=1",
             "trusted_schema=0",

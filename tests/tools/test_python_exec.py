@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import os
 import re
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tools.base import Table, ToolContext, ToolError, ToolTimeoutError, ToolUnavailableError
+from tools.base import (
+    Table,
+    ToolCancelledError,
+    ToolContext,
+    ToolError,
+    ToolTimeoutError,
+    ToolUnavailableError,
+)
 from tools.python_exec import SHOWN_CHARS, PythonTool, describe, value_text
-from tools.sandbox import support
+from tools.sandbox import support, zygote
 from tools.sandbox.base import Job, Outcome, Status
 from tools.sandbox.monty import MontyBackend
 from tools.sandbox.native import NativeBackend
@@ -167,6 +176,24 @@ def test_a_spent_deadline_runs_nothing(python_tool: PythonTool) -> None:
         python_tool.run({"code": "1"}, spent)
 
 
+@pytest.mark.parametrize("backend", [MontyBackend, NativeBackend])
+def test_a_stopped_turn_ends_the_run_and_the_next_one_works(
+    backend: type[MontyBackend] | type[NativeBackend], context: Context
+) -> None:
+    made = backend(max_workers=1)
+    if not made.status().active:
+        pytest.skip(made.status().reason)
+    tool = PythonTool(time_limit_s=60, backends=[made])
+    stopped = dataclasses.replace(context(), cancelled=lambda: True)
+    try:
+        for code in ("while True: pass", "x = 0\nfor i in range(10**12): x += i"):
+            with pytest.raises(ToolCancelledError):
+                tool.run({"code": code}, stopped)
+            assert tool.run({"code": "1 + 1"}, context()).content == "2"
+    finally:
+        tool.close()
+
+
 def test_the_tool_works_again_after_close(context: Context) -> None:
     tool = PythonTool()
     assert tool.run({"code": "1"}, context()).content == "1"
@@ -239,3 +266,11 @@ def test_no_code_is_ever_run_in_this_process() -> None:
     for path in (ROOT / "tools").rglob("*.py"):
         runs = re.search(r"(?<![.\w])(exec|eval)\(", path.read_text(encoding="utf-8"))
         assert runs is None or path.name == "child.py", path
+
+
+def test_what_the_sandbox_loads_is_pinned() -> None:
+    pins = (ROOT / "requirements.txt").read_text(encoding="utf-8")
+    pinned = {line.split("==")[0] for line in pins.splitlines() if "==" in line}
+    loaded = {name for name in zygote.PRELOADED if name not in sys.stdlib_module_names}
+    assert loaded == {"numpy", "pandas"}
+    assert loaded | {"pydantic-monty"} <= pinned

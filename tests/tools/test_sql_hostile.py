@@ -293,7 +293,7 @@ def test_hostile_statements_write_nothing_and_end(guarded: Guarded, context: Con
 
 
 def test_the_walls_hold_without_the_checker(guarded: Guarded) -> None:
-    """Those of SQLite are tested in ``test_sql``, one process a statement."""
+    """Those of SQLite are tested in ``test_sql_walls``, one process a statement."""
     backend = guarded.backend
     if backend is None:
         return

@@ -12,8 +12,10 @@ import pytest
 
 from tests.sql_servers import READER_PASSWORD, Server, grant_reader, load_company
 from tests.tools.sql_questions import QUESTIONS
+from tests.workers.fakes import wait_for
 from tools.base import (
     ToolArgumentError,
+    ToolCancelledError,
     ToolContext,
     ToolForbiddenError,
     ToolTimeoutError,
@@ -23,7 +25,7 @@ from tools.base import (
 from tools.semantic import ColumnCard, Semantic, TableCard
 from tools.sql import SqlTool
 from tools.sql_process import WorkerRequest
-from tools.sql_server import SqlServer, session_statements
+from tools.sql_server import SqlServer
 from tools.sql_server_rights import excess_grants, mysql_grants, postgres_grants
 
 Context = Callable[..., ToolContext]
@@ -125,6 +127,31 @@ def test_a_query_is_cancelled_from_here_when_the_server_does_not_stop_it(company
     backend.close()
 
 
+def test_a_stopped_turn_cancels_the_statement_on_the_server(company: Server) -> None:
+    backend = SqlServer(company.reader, {"staff": ("name",)}, connections=1)
+    postgres = company.kind == "postgres"
+    sleeping = (
+        "SELECT COUNT(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%' AND"
+        " state = 'active'"
+        if postgres
+        else "SELECT COUNT(*) FROM information_schema.processlist WHERE info LIKE 'SELECT SLEEP%'"
+    )
+    seen: list[object] = []
+
+    def cancelled() -> bool:
+        """From the moment on when the server is at work."""
+        seen.append(company.run(sleeping)[0][0])
+        return 1 in seen
+
+    sql = "SELECT pg_sleep(60)" if postgres else "SELECT SLEEP(60)"
+    with pytest.raises(ToolCancelledError):
+        backend.ask(WorkerRequest(sql, (), 50.0, 10, 1000), cancelled)
+    again = backend.ask(WorkerRequest("SELECT COUNT(*) FROM staff", (), 2.0, 10, 1000))
+    assert again["rows"] == [[99]]
+    backend.close()
+    wait_for(lambda: company.run(sleeping)[0][0] == 0)
+
+
 def test_a_slow_query_says_so(
     company: Server, company_semantic: Semantic, context: Context
 ) -> None:
@@ -179,19 +206,6 @@ def test_an_account_that_can_write_is_refused_with_the_grants(
     with pytest.raises(ToolUnavailableError, match="不是只读的") as caught:
         SqlTool(company.owner, company_semantic)
     assert "GRANT SELECT ON" in str(caught.value)
-
-
-def test_mysql_and_mariadb_are_limited_each_in_its_way() -> None:
-    mysql = session_statements("mysql", "8.0.36", 2.5)
-    mariadb = session_statements("mysql", "10.11.6-MariaDB-0+deb12u1", 2.5)
-    assert mysql[0] == "SET SESSION max_execution_time = 2500"
-    assert mariadb[0] == "SET SESSION max_statement_time = 2.500"
-    assert mysql[1:] == mariadb[2:]
-    (mode,) = [statement for statement in mysql if "sql_mode" in statement]
-    assert "ONLY_FULL_GROUP_BY" in mode
-    for word in ("ANSI_QUOTES", "PIPES_AS_CONCAT", "NO_BACKSLASH_ESCAPES"):
-        assert word not in mode
-    assert mysql[-1] == "START TRANSACTION READ ONLY"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from tools.base import Table, ToolError, ToolTimeoutError
+from tools.base import Cancelled, Table, ToolError, ToolTimeoutError, never
 
 TIME_LIMIT_S = 3.0
 OUTPUT_LIMIT_BYTES = 100_000
@@ -43,6 +43,7 @@ class Job:
     inputs: Mapping[str, tuple[Table, ...]]
     today: datetime.date
     time_s: float
+    cancelled: Cancelled = never
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,8 @@ class Backend(Protocol):
     """A way to run code. Safe to call from many threads.
 
     ``run`` raises ``SandboxGapError`` and ``SandboxMemoryError`` (another back end may do it),
-    ``ToolTimeoutError``, ``SandboxOutputError``, ``ToolUnavailableError`` when no worker
-    starts, else ``ToolError`` with the code's own error as one line.
+    ``ToolTimeoutError``, ``ToolCancelledError``, ``SandboxOutputError``, ``ToolUnavailableError``
+    when no worker starts, else ``ToolError`` with the code's own error as one line.
     """
 
     @property

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import os
 import shlex
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.base import Table, ToolError, ToolTimeoutError, ToolUnavailableError, Value
+from tools.cancellation import acquire, ended_when, refuse_cancelled
 from tools.sandbox.base import (
     NO_SUCH_MODULE,
     OUTPUT_LIMIT_BYTES,
@@ -56,6 +59,7 @@ class MontyBackend:
 
     def __init__(self, *, max_workers: int = 2) -> None:
         self._max_workers = max_workers
+        self._places = threading.Semaphore(max_workers)
         self._pool: Any = None
         self._folder: Path | None = None
         self._lock = threading.Lock()
@@ -71,6 +75,14 @@ class MontyBackend:
     def run(self, job: Job) -> Outcome:
         """See ``Backend.run``."""
         pool = self._started()
+        if not acquire(self._places, _CHECKOUT_TIMEOUT_S, job.cancelled):
+            raise ToolUnavailableError("Python沙箱正忙，请稍后再试")
+        try:
+            return self._run(pool, job)
+        finally:
+            self._places.release()
+
+    def _run(self, pool: Any, job: Job) -> Outcome:
         printed = pydantic_monty.CollectString(max_bytes=OUTPUT_LIMIT_BYTES)
         limits = pydantic_monty.ResourceLimits(
             max_feed_duration_secs=job.time_s,
@@ -82,12 +94,16 @@ class MontyBackend:
         policy = pydantic_monty.OSPolicy(datetime=noon, sleep="zero")
         try:
             with pool.checkout(limits=limits, os_policy=policy) as session:
-                value = session.feed_run(job.code, inputs=_inputs(job), print_callback=printed)
+                worker = session.worker_pid
+                # SIGTERM ends a process on every system.
+                with ended_when(job.cancelled, lambda: os.kill(worker, signal.SIGTERM)):
+                    value = session.feed_run(job.code, inputs=_inputs(job), print_callback=printed)
         except pydantic_monty.MontySyntaxError as error:
             raise ToolError(f"语法错误：{one_line(str(error))}") from error
         except pydantic_monty.MontyRuntimeError as error:
             raise _typed(error, printed.output, job.time_s) from error
         except pydantic_monty.MontyCrashedError as error:
+            refuse_cancelled(job.cancelled)
             raise ToolTimeoutError(
                 f"代码超过了{job.time_s:g}秒或内存上限，进程已被终止；请减少计算量"
             ) from error

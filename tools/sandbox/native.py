@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.base import Table, ToolError, ToolUnavailableError, Value
+from tools.cancellation import POLL_S, acquire, refuse_cancelled
 from tools.sandbox import frames, support
 from tools.sandbox.base import (
     NO_SUCH_MODULE,
@@ -135,7 +136,7 @@ class NativeBackend:
 
     def run(self, job: Job) -> Outcome:
         """See ``Backend.run``; never raises ``SandboxGapError``: this is CPython."""
-        if not self._slots.acquire(timeout=_BUSY_TIMEOUT_S):
+        if not acquire(self._slots, _BUSY_TIMEOUT_S, job.cancelled):
             raise ToolUnavailableError("Python沙箱正忙，请稍后再试")
         try:
             connection, pidfd = self._forked()
@@ -187,10 +188,15 @@ class NativeBackend:
             connection.settimeout(job.time_s)
             connection.sendall(_request(job))
             while not answer.complete:
-                connection.settimeout(max(0.001, deadline_s - time.monotonic()))
-                part = connection.recv(65536)
+                connection.settimeout(max(0.001, min(POLL_S, deadline_s - time.monotonic())))
+                part = None
+                with contextlib.suppress(TimeoutError):
+                    part = connection.recv(65536)
                 if time.monotonic() > deadline_s:
                     raise too_slow(job.time_s)
+                if part is None:
+                    refuse_cancelled(job.cancelled)
+                    continue
                 if not part:
                     break
                 answer.add(part)

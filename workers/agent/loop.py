@@ -131,6 +131,8 @@ class Agent:
                 return self._answer(turn, output)
             for call in output.tool_calls:
                 self._tool_step(turn, call)
+                if turn.cancelled():
+                    return self._end(turn, CANCELLED, "cancelled")
             if turn.failures > self._limits.max_repairs:
                 break
         return self._end(turn, _unanswered(turn), "failed")
@@ -176,21 +178,22 @@ class Agent:
     def _tool_step(self, turn: _Turn, call: ToolCall) -> None:
         started = time.monotonic()
         tables = tuple(r.table for r in turn.results if r.table is not None)
-        context = ToolContext(turn.user, self._today(), turn.deadline_s, tables)
-        error = ""
+        context = ToolContext(turn.user, self._today(), turn.deadline_s, tables, turn.cancelled)
+        error, statement, scope = "", "", ""
         try:
             if _key(call) in turn.called:
                 raise ToolError("这个调用刚才已经做过，结果相同；请直接根据结果回答")
             turn.called.add(_key(call))
             result = self._tools.run(call.name, call.arguments, context)
             turn.results.append(result)
-            content = result.content
+            content, statement, scope = result.content, result.statement, result.scope
         except ToolError as failure:
             error, content = failure.code, f"错误: {failure}"
             turn.failures += 1
             turn.last_error = str(failure)
         took_ms = round((time.monotonic() - started) * 1000, 1)
-        turn.add(ToolStep(call.name, dict(call.arguments), content, error, took_ms))
+        arguments = dict(call.arguments)
+        turn.add(ToolStep(call.name, arguments, content, error, took_ms, statement, scope))
         turn.new.append(Message("tool", content))
 
     def _answer(self, turn: _Turn, output: ChatOutput) -> AgentResult:
@@ -208,7 +211,9 @@ class Agent:
 
     def _end(self, turn: _Turn, text: str, status: Status) -> AgentResult:
         if status == "ok":
-            return AgentResult(text, status, tuple(turn.steps), tuple(turn.new))
+            tables = [r.table for r in turn.results if r.table is not None]
+            shown = tables[-1] if tables else None
+            return AgentResult(text, status, tuple(turn.steps), tuple(turn.new), shown)
         # A turn that failed leaves only what was asked and what was said, not half a tool chain.
         said = (turn.new[0], Message("assistant", text))
         return AgentResult(text, status, tuple(turn.steps), said if status == "failed" else ())
