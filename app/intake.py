@@ -18,6 +18,7 @@ import redis
 
 from app import replies
 from app.access import AccessPolicy, DepartmentsOf
+from app.last_sql import LastSql, asks_for_sql
 from app.log import fields
 from app.metrics import Metrics
 from app.plain_text import fold_full_width
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 NEW_COMMANDS = frozenset({"/new", "#清除记忆"})
 HELP_COMMANDS = frozenset({"/help"})
 STOP_COMMANDS = frozenset({"/stop"})
+SQL_COMMAND = "/sql"
 _LIKE_A_COMMAND = re.compile(r"/[a-z][a-z0-9_-]{0,31}")
 
 Outcome = Literal["queued", "answered", "refused", "duplicate"]
@@ -78,6 +80,7 @@ class Intake:
         self._limits = limits or IntakeLimits()
         self._inbox = Inbox(client, ended_expiry_s=self._limits.ended_expiry_s)
         self._gate = Gate(client)
+        self._last_sql = LastSql(client)
         self._metrics = metrics or Metrics()
         self._wake = wake
         self._deliver = deliver
@@ -113,6 +116,8 @@ class Intake:
             return self._refuse(message, turn_id, tag, dry_run, *refusal)
         if command in HELP_COMMANDS:
             return self._say(message, turn_id, replies.HELP, dry_run)
+        if command == SQL_COMMAND:
+            return self._say(message, turn_id, self._last_sql.text(tag, dry_run=dry_run), dry_run)
         if command in NEW_COMMANDS or command in STOP_COMMANDS:
             new = command in NEW_COMMANDS
             answered = self._inbox.answer(
@@ -187,8 +192,11 @@ class Intake:
 
 
 def _command(message: InboundMessage) -> str:
-    """The command a text consists of, also one that does not exist; "" for other texts."""
+    """The command a text consists of, also one that does not exist; "" for other texts. A plain
+    sentence that asks for the SQL is ``/sql``."""
     if message.msg_type != "text":
         return ""
     text = fold_full_width(message.content).strip().lower()
+    if asks_for_sql(text):
+        return SQL_COMMAND
     return text if text in NEW_COMMANDS or _LIKE_A_COMMAND.fullmatch(text) else ""

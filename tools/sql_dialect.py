@@ -153,7 +153,23 @@ def _rewritten(node: exp.Expr, dialect: Dialect) -> exp.Expr:
         return (
             exp.IntDiv(this=node.this, expression=node.expression) if dialect == "mysql" else node
         )
+    if isinstance(node, exp.Filter) and dialect == "mysql":
+        return _by_case(node)
     return _for_postgres(node) if dialect == "postgres" else node
+
+
+def _by_case(node: exp.Filter) -> exp.Expr:
+    """``COUNT(*) FILTER (WHERE …)``, which MySQL lacks, as ``COUNT(CASE WHEN … END)``."""
+    aggregate = node.this
+    inner = aggregate.this
+    distinct = isinstance(inner, exp.Distinct)
+    value = inner.expressions[0] if distinct else inner
+    if not isinstance(aggregate, exp.Count | exp.Sum | exp.Avg | exp.Min | exp.Max):
+        raise ToolArgumentError("请不要用FILTER，把条件写成CASE WHEN")
+    counted = exp.Literal.number(1) if isinstance(value, exp.Star) else value
+    case = exp.Case(ifs=[exp.If(this=node.expression.this, true=counted)])
+    aggregate.set("this", exp.Distinct(expressions=[case]) if distinct else case)
+    return aggregate
 
 
 def _for_postgres(node: exp.Expr) -> exp.Expr:

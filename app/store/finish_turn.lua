@@ -1,8 +1,9 @@
 -- End a turn: all of it or nothing.
--- KEYS: fence, inbox, turn hash, first session, outbox, prefix of part hashes.
+-- KEYS: fence, inbox, turn hash, first session, outbox, prefix of part hashes, prefix of images,
+--       last answered turns.
 -- ARGV: token, turn id, status, answer, steps (JSON), error, session document ('' for none),
---       session expiry (s), most documents, ended expiry (s), markdown (0/1), then the parts'
---       texts.
+--       session expiry (s), most documents, ended expiry (s), markdown (0/1), image ('' for none)
+--       and what it shows, then the parts' texts. The image is the last part.
 -- Returns 1 when ended now, or by this very token before; 0 when the fence forbids it.
 local turn_id = ARGV[2]
 if redis.call('HGET', KEYS[3], 'ended_by') == ARGV[1] then return 1 end
@@ -24,14 +25,23 @@ if ARGV[7] ~= '' then
   redis.call('EXPIRE', session, ARGV[8])
 end
 
-local total = #ARGV - 11
-if redis.call('HGET', KEYS[3], 'dry_run') == '1' then total = 0 end
+local dry_run = redis.call('HGET', KEYS[3], 'dry_run') == '1'
+if ARGV[3] == 'done' and ARGV[5] ~= '[]' then
+  redis.call('HSET', KEYS[8], dry_run and 'dry' or 'real', turn_id)
+  redis.call('EXPIRE', KEYS[8], ARGV[10])
+end
+
+local texts = #ARGV - 13
+local total = ARGV[12] ~= '' and texts + 1 or texts
+if dry_run then total = 0 end
 for seq = 1, total do
   local part_id = turn_id .. ':' .. seq
+  local is_image = seq > texts
   redis.call('HSET', KEYS[6] .. part_id, 'id', part_id, 'turn_id', turn_id, 'kind', 'answer',
-    'seq', seq, 'total', total, 'body', ARGV[11 + seq], 'markdown', ARGV[11],
-    'state', 'pending', 'attempts', 0,
-    'created_ms', now_ms)
+    'seq', seq, 'total', total, 'body', is_image and ARGV[13] or ARGV[13 + seq],
+    'markdown', is_image and 0 or ARGV[11], 'image', is_image and 1 or 0,
+    'state', 'pending', 'attempts', 0, 'created_ms', now_ms)
+  if is_image then redis.call('SET', KEYS[7] .. part_id, ARGV[12]) end
   redis.call('RPUSH', KEYS[5], part_id)
 end
 redis.call('LPOP', KEYS[2])

@@ -21,6 +21,7 @@ from app.store import keys, recent
 from app.store.keys import UserKeys
 from app.store.scripts import script
 from app.wecom.message import InboundMessage
+from app.wecom.reply import marked_parts
 
 
 @dataclass(frozen=True)
@@ -122,13 +123,14 @@ class Inbox:
     ) -> Answered:
         """Take ``message`` and answer it at once, unless it was taken before; needs no worker.
 
-        ``say`` puts ``text`` into the outbox, ``new`` begins an empty session as well. ``stop``
-        ends the running turn of the user with ``text``, so that nothing it still gives is kept;
-        with none running the answer is ``idle_text``. Waiting messages stay. Raises
+        ``say`` puts ``text`` into the outbox, cut as answers are; ``new`` begins an empty session
+        as well. ``stop`` ends the running turn of the user with ``text``, so that nothing it still
+        gives is kept; with none running the answer is ``idle_text``. Waiting messages stay. Raises
         ``redis.RedisError`` as ``put`` does.
         """
         tag = keys.user_tag(message.corp_id, message.agent_id, message.from_user_name)
         user = UserKeys(tag)
+        parts = marked_parts(text)
         with self._redis.pipeline(transaction=False) as pipe:
             pipe.zadd(keys.PENDING_OUTBOXES, {tag: time.time()})
             pipe.set(keys.turn_index(turn_id), tag, ex=2 * self._ended_expiry_s)
@@ -140,6 +142,7 @@ class Inbox:
             ],
             args=[
                 *(turn_id, keys.DEDUPE_EXPIRY_S, self._ended_expiry_s, action, text, idle_text),
+                *(len(parts), *parts),
                 *_fields(message, tag, dry_run),
             ],
         )

@@ -152,6 +152,11 @@ class UserKeys:
         return self.base + "send-wait"
 
     @property
+    def answered(self) -> str:
+        """Hash with the id of the last turn the model answered: ``real`` and ``dry``."""
+        return self.base + "answered"
+
+    @property
     def greeted(self) -> str:
         """Exists for a day after a greeting."""
         return self.base + "greeted"
@@ -182,6 +187,10 @@ class UserKeys:
     def part(self, part_id: str) -> str:
         """Hash of one part of a reply."""
         return f"{self.base}part:{part_id}"
+
+    def image(self, part_id: str) -> str:
+        """The PNG of a part that is an image; lives as long as the part."""
+        return f"{self.base}image:{part_id}"
 
     def sent_body(self, body: str) -> str:
         """Exists while WeCom's duplicate check remembers this text."""

@@ -81,9 +81,24 @@ class Begin:
     attempts: int
 
 
+MAX_IMAGE_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True)
+class Image:
+    """A PNG of at most ``MAX_IMAGE_BYTES``; ``caption`` says in words what it shows."""
+
+    png: bytes
+    caption: str
+
+    def __post_init__(self) -> None:
+        assert 0 < len(self.png) <= MAX_IMAGE_BYTES, "Redis keeps it until the part expires"
+
+
 @dataclass(frozen=True)
 class Finish:
-    """How a turn ends. ``parts`` are texts of at most 2048 bytes each, in order.
+    """How a turn ends. ``parts`` are texts of at most 2048 bytes each, in order; ``image`` comes
+    after them.
 
     ``markdown``: the parts are sent as messages of that type. ``session_document`` (JSON, ""
     for none) joins the session of the time the message came.
@@ -97,6 +112,7 @@ class Finish:
     session_document: str = ""
     session_expiry_s: float = 7200.0
     markdown: bool = False
+    image: Image | None = None
 
 
 class Turns:
@@ -136,6 +152,21 @@ class Turns:
         known = [(tag.decode(), turn_id) for tag, turn_id in zip(tags, ids, strict=True) if tag]
         return self.read_many(known)
 
+    def last_answered(self, tag: str, *, dry_run: bool = False) -> Turn | None:
+        """The last turn of ``tag`` that the model answered since the memory was cleared.
+
+        With ``dry_run`` the last dry run, where there is one; otherwise dry runs do not count.
+        """
+        user = UserKeys(tag)
+        kinds = ("dry", "real") if dry_run else ("real",)
+        with self._redis.pipeline(transaction=False) as pipe:
+            pipe.hmget(user.answered, *kinds)
+            pipe.get(user.epoch)
+            ids, epoch = pipe.execute()
+        turn_id = next((found for found in ids if found), None)
+        turn = self.read(tag, turn_id.decode()) if turn_id else None
+        return turn if turn and turn.epoch == int(epoch or 0) else None
+
     def begin(self, lease: Lease, turn_id: str) -> Begin:
         """Count an attempt at ``turn_id``; must be called before any work is done for it."""
         user = UserKeys(lease.tag)
@@ -167,12 +198,14 @@ class Turns:
         ended = self._finish(
             keys=[
                 *(lease.fence_key, user.inbox, user.turn(turn_id)),
-                *(user.session(), user.outbox, user.part("")),
+                *(user.session(), user.outbox, user.part(""), user.image(""), user.answered),
             ],
             args=[
                 *(lease.token, turn_id, finish.status, finish.answer, finish.steps, finish.error),
                 *(finish.session_document, max(1, int(finish.session_expiry_s))),
                 *(MAX_SESSION_TURNS, self._ended_expiry_s, int(finish.markdown)),
+                finish.image.png if finish.image else "",
+                finish.image.caption if finish.image else "",
                 *finish.parts,
             ],
         )

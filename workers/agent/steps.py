@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from inference.protocol import Message
+
+if TYPE_CHECKING:
+    # The sender's image has no tools.
+    from tools.base import Table
 
 Status = Literal["ok", "failed", "cancelled", "timeout"]
 
@@ -32,13 +36,19 @@ class ModelStep:
 
 @dataclass(frozen=True)
 class ToolStep:
-    """One call of a tool. ``content`` is what the model read, ``error`` the error code or ''."""
+    """One call of a tool. ``content`` is what the model read, ``error`` the error code or ''.
+
+    ``statement`` is the query that ran and ``scope`` its period and filters in words, both for the
+    user who asks for them.
+    """
 
     name: str
     arguments: Mapping[str, Any]
     content: str
     error: str
     duration_ms: float
+    statement: str = ""
+    scope: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """A JSON-ready record."""
@@ -50,9 +60,13 @@ Step = ModelStep | ToolStep
 
 @dataclass(frozen=True)
 class AgentResult:
-    """What a turn gave: the text for the user and the messages that join the session."""
+    """What a turn gave: the text for the user and the messages that join the session.
+
+    ``table`` is what the figures in the text are taken from; None when there are none.
+    """
 
     text: str
     status: Status
     steps: tuple[Step, ...] = ()
     messages: tuple[Message, ...] = ()
+    table: Table | None = None
