@@ -1,6 +1,7 @@
 """Which user may use which tool and read which data, for the turn worker's tools.
 
-Owns the reading of the rules from settings. Knows neither tools nor the agent.
+Owns the reading of the rules from settings. Knows neither tools nor the agent; of the data, the
+names in the semantic file.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import redis
 
 from app import access
 from app.directory import departments_of
-from app.settings import Settings
+from app.settings import Settings, SettingsError
 from app.store.server import connect
+from tools.semantic import Semantic
 
 
 def tool_rights(settings: Settings) -> Callable[[str, str], bool]:
@@ -54,6 +56,17 @@ def data_rights(settings: Settings) -> Callable[[str, str], bool]:
 def data_names(settings: Settings) -> frozenset[str]:
     """Every ``table`` and ``table.column`` that the rules name, in lower case."""
     return frozenset(_policy(settings).data)
+
+
+def refuse_unknown_data(settings: Settings, meaning: Semantic) -> None:
+    """Raises ``SettingsError`` for rules about data that does not exist: a typo would open it."""
+    known = {table.name.lower() for table in meaning.tables}
+    known |= {f"{t.name}.{c.name}".lower() for t in meaning.tables for c in t.columns}
+    unknown = sorted(data_names(settings) - known)
+    if unknown:
+        raise SettingsError(
+            f"HUTONG_ACCESS_FILE 的 data 里有语义文件没有的表或列：{'、'.join(unknown)}"
+        )
 
 
 def _policy(settings: Settings) -> access.AccessPolicy:

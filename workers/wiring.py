@@ -28,7 +28,7 @@ from workers.agent.context import system_prompt
 from workers.agent.loop import Agent, Limits
 from workers.engine_facts import EngineFacts
 from workers.processes import LoadedAgent
-from workers.rights import data_names, data_rights, tool_rights
+from workers.rights import data_rights, refuse_unknown_data, tool_rights
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +50,10 @@ def build_agent(settings: Settings) -> Iterator[LoadedAgent]:
         embedder = embedding.load(settings.embedding_model)
         search = SearchTool(docs_dir, settings.data_dir / "index", embedder)
         search.refresh()
+        refuse_unknown_data(settings, meaning)
+        sql = SqlTool(settings.company_database, meaning, may_read=data_rights(settings))
         registry = ToolRegistry(
-            [_sql_tool(settings, meaning), PythonTool(), search],
+            [sql, PythonTool(), search],
             allowed=tool_rights(settings),
         )
         llm = LLM(
@@ -92,15 +94,3 @@ def build_agent(settings: Settings) -> Iterator[LoadedAgent]:
             yield LoadedAgent(agent, EngineFacts(settings.model_dir.name, lambda: llm.stats))
     finally:
         registry.close()
-
-
-def _sql_tool(settings: Settings, meaning: semantic.Semantic) -> SqlTool:
-    """Raises ``SettingsError`` for rules about data that does not exist: a typo would open it."""
-    known = {table.name.lower() for table in meaning.tables}
-    known |= {f"{t.name}.{c.name}".lower() for t in meaning.tables for c in t.columns}
-    unknown = sorted(data_names(settings) - known)
-    if unknown:
-        raise SettingsError(
-            f"HUTONG_ACCESS_FILE 的 data 里有语义文件没有的表或列：{'、'.join(unknown)}"
-        )
-    return SqlTool(settings.company_database, meaning, may_read=data_rights(settings))
