@@ -54,9 +54,8 @@ def parsed_url(text: str) -> tuple[URL, Dialect]:
         url = make_url(text)
     except ArgumentError:
         raise ToolUnavailableError(f"{SETTING} 不是有效的数据库网址，请检查格式") from None
-    driver = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql"}.get(
-        url.drivername, url.drivername.replace("mariadb", "mysql")
-    )
+    named = url.drivername.replace("mariadb", "mysql")
+    driver = {"postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql"}.get(named, named)
     if driver not in _DRIVERS:
         known = " 或 ".join(f"{name}://" for name in _DRIVERS)
         raise ToolUnavailableError(f"{SETTING} 的网址要以 {known} 开头")

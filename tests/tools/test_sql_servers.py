@@ -81,6 +81,21 @@ def test_twenty_questions_have_the_same_rows(
         assert (got.scope, got.table.columns) == (wanted.scope, wanted.table.columns), question
 
 
+def test_filtered_aggregates_have_the_same_rows(
+    sql_tool: SqlTool, server_tool: SqlTool, context: Context
+) -> None:
+    sql = (
+        "SELECT COUNT(*) FILTER (WHERE region='华东') AS a, SUM(quantity) FILTER (WHERE month=8)"
+        " AS b, COUNT(DISTINCT customer) FILTER (WHERE month=8) AS c, COUNT(*) AS d"
+        " FROM sales_data WHERE year=2024"
+    )
+    got, wanted = (tool.run({"sql": sql}, context()).table for tool in (server_tool, sql_tool))
+    assert got is not None
+    assert wanted is not None
+    assert [_plain(cell) for cell in got.rows[0]] == [_plain(cell) for cell in wanted.rows[0]]
+    assert len(set(got.rows[0])) == 4
+
+
 def test_types_survive(company: Server, context: Context) -> None:
     tool = SqlTool(company.reader, EXACT)
     table = tool.run({"sql": "SELECT * FROM exact"}, context()).table
