@@ -53,16 +53,11 @@ def data_rights(settings: Settings) -> Callable[[str, str], bool]:
     return may_read
 
 
-def data_names(settings: Settings) -> frozenset[str]:
-    """Every ``table`` and ``table.column`` that the rules name, in lower case."""
-    return frozenset(_policy(settings).data)
-
-
 def refuse_unknown_data(settings: Settings, meaning: Semantic) -> None:
     """Raises ``SettingsError`` for rules about data that does not exist: a typo would open it."""
     known = {table.name.lower() for table in meaning.tables}
     known |= {f"{t.name}.{c.name}".lower() for t in meaning.tables for c in t.columns}
-    unknown = sorted(data_names(settings) - known)
+    unknown = sorted(_policy(settings).data.keys() - known)
     if unknown:
         raise SettingsError(
             f"HUTONG_ACCESS_FILE 的 data 里有语义文件没有的表或列：{'、'.join(unknown)}"
