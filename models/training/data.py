@@ -1,11 +1,12 @@
-"""Training batches: one prompt prefix and many dialogs that continue it.
+"""Training batches: a few prompt prefixes and many dialogs that continue each.
 
 Owns tokenisation, the packing of a step into flat arrays, and the worker processes that make
 steps. Knows nothing of the model.
 
-A step is one flat sequence ``[prefix, rectangle, rectangle, ...]``; a rectangle holds dialogs of
-like length, padded to its width. With a ``Layout`` given, every step has the same shape, so that
-a GPU can replay one captured graph; otherwise the rectangles fit the dialogs at hand.
+A step is one flat sequence: all prefixes, then the rectangles of the first, of the second ...; a
+rectangle holds dialogs of like length, padded to its width. With a ``Layout`` given, every step
+has the same shape, so that a GPU can replay one captured graph; otherwise there is one prefix and
+the rectangles fit the dialogs at hand.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import queue
 import random
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +31,7 @@ MAX_DIALOG_TOKENS = 640
 MAX_PREFIX_TOKENS = 1408
 NUM_RECTANGLES = 3
 MAX_HOMELESS = 40
-"""A step is full once so many dialogs found no room: less than a tenth of what is made is lost."""
+"""A step is full once so many dialogs found no room, shared out among its prefixes."""
 PAD = 0
 NO_TARGET = -100
 Array = NDArray[np.int32]
@@ -50,30 +52,50 @@ class Encoded:
 
 @dataclass(frozen=True)
 class Layout:
-    """Shape of a step: padded prefix, rectangles (dialogs, width) in order, loss positions."""
+    """Shape of a step: ``prefixes`` prefixes padded to ``prefix`` tokens, the rectangles (dialogs,
+    width) of each of them in order, loss positions of the whole step."""
 
     prefix: int
     rectangles: tuple[tuple[int, int], ...]
     targets: int
+    prefixes: int = 1
+
+    @property
+    def head(self) -> int:
+        """Length of all padded prefixes together."""
+        return self.prefix * self.prefixes
+
+    @property
+    def part(self) -> int:
+        """Length of the rectangles of one prefix."""
+        return sum(rows * width for rows, width in self.rectangles)
 
     @property
     def tokens(self) -> int:
         """Length of the flat sequence."""
-        return self.prefix + sum(rows * width for rows, width in self.rectangles)
+        return self.head + self.part * self.prefixes
+
+
+@dataclass(frozen=True)
+class Part:
+    """Tokens of a prefix and the dialogs that continue it, one list a rectangle."""
+
+    prefix: list[int]
+    rows: list[list[Encoded]]
 
 
 @dataclass(frozen=True)
 class Step:
     """One optimiser step, padded to ``layout``.
 
-    ``real`` is 1 where a token is no padding; the first ``prefix`` tokens of the padded prefix are
-    real. ``source`` are flat positions whose next token is ``target``, ``NO_TARGET`` in padding.
-    ``segment`` numbers the trained pieces over the whole step; ``labels`` holds (intent, kind) for
-    each.
+    ``real`` is 1 where a token is no padding; of each padded prefix the first tokens are real, as
+    many as ``prefixes`` says. ``source`` are flat positions whose next token is ``target``,
+    ``NO_TARGET`` in padding. ``segment`` numbers the trained pieces over the whole step;
+    ``labels`` holds (intent, kind) for each.
     """
 
     layout: Layout
-    prefix: int
+    prefixes: tuple[int, ...]
     ids: Array
     positions: Array
     real: Array
@@ -86,7 +108,7 @@ class Step:
     @property
     def num_tokens(self) -> int:
         """Real tokens of the dialogs, prefix not counted."""
-        return int(self.real.sum()) - self.prefix
+        return int(self.real.sum()) - sum(self.prefixes)
 
 
 def encode(tokenizer: Tokenizer, dialog: Dialog) -> Encoded:
@@ -118,11 +140,11 @@ def fit(prefix: list[int], encoded: list[Encoded], num_rectangles: int) -> Step:
         done += len(item.ids)
     rectangles = tuple((len(group), _rounded(len(group[-1].ids), 8)) for group in rows)
     targets = sum(number >= 0 for item in encoded for number in item.segment)
-    return pack(prefix, rows, Layout(len(prefix), rectangles, targets))
+    return pack([Part(prefix, rows)], Layout(len(prefix), rectangles, targets))
 
 
-def pack(prefix: list[int], rows: list[list[Encoded]], layout: Layout) -> Step:
-    """A step of the dialogs in ``rows``, one list a rectangle, all of which must fit."""
+def pack(parts: list[Part], layout: Layout) -> Step:
+    """A step of ``parts``, one for each prefix of the layout, whose dialogs must all fit."""
     ids = np.full(layout.tokens, PAD, dtype=np.int32)
     positions = np.zeros(layout.tokens, dtype=np.int32)
     real = np.zeros(layout.tokens, dtype=np.int32)
@@ -137,25 +159,32 @@ def pack(prefix: list[int], rows: list[list[Encoded]], layout: Layout) -> Step:
         positions[span] = range(first_position, first_position + len(tokens))
         real[span] = 1
 
-    put(0, prefix, 0)
-    corner = layout.prefix
-    for group, (height, width) in zip(rows, layout.rectangles, strict=True):
-        for number, item in enumerate(group):
-            start = corner + number * width
-            put(start, item.ids, len(prefix))
+    for number, part in enumerate(parts):
+        put(number * layout.prefix, part.prefix, 0)
+        for start, item in _places(part, number, layout):
+            put(start, item.ids, len(part.prefix))
             for offset, piece in enumerate(item.segment):
                 if piece >= 0:
                     source.append(start + offset - 1)
                     target.append(item.ids[offset])
                     segment.append(len(labels) + piece)
             labels += [(item.intent, kind) for kind in item.kinds]
-        corner += height * width
     spare = layout.targets - len(source)
     return Step(
-        layout, len(prefix), ids, positions, real,
+        layout, tuple(len(part.prefix) for part in parts), ids, positions, real,
         _array(source + [0] * spare), _array(target + [NO_TARGET] * spare),
-        _array(segment + [-1] * spare), tuple(labels), sum(len(group) for group in rows),
+        _array(segment + [-1] * spare), tuple(labels),
+        sum(len(group) for part in parts for group in part.rows),
     )  # fmt: skip
+
+
+def _places(part: Part, number: int, layout: Layout) -> Iterator[tuple[int, Encoded]]:
+    """Flat position and dialog of every row of the ``number``-th part."""
+    corner = layout.head + number * layout.part
+    for group, (height, width) in zip(part.rows, layout.rectangles, strict=True):
+        for row, item in enumerate(group):
+            yield corner + row * width, item
+        corner += height * width
 
 
 def _array(values: Any) -> Array:
@@ -178,44 +207,47 @@ class StepSource:
         self._shape = shape
 
     def step(self, prompt: Prompt | None = None, intents: tuple[str, ...] = ()) -> Step:
-        """The next step; every dialog of it shares one prompt."""
-        given, shape = prompt, self._shape
-        limit = shape.prefix if isinstance(shape, Layout) else MAX_PREFIX_TOKENS
-        while True:
-            prompt = given or dialogs.make_prompt(self._rng)
-            prefix = self._tokenizer.encode(rendering.prefix(prompt)).ids
-            if given is not None or len(prefix) <= limit:
-                break
+        """The next step; all dialogs of a prefix share one prompt, drawn unless ``prompt`` says."""
+        shape = self._shape
         if isinstance(shape, Layout):
-            return self._filled(prompt, prefix, shape, intents)
+            parts = [self._part(prompt, shape, intents) for _ in range(shape.prefixes)]
+            return pack(parts, shape)
+        drawn, prefix = self._prefix(prompt, MAX_PREFIX_TOKENS)
         found: list[Encoded] = []
         size = 0
         while size < shape:
-            item = encode(self._tokenizer, self._sampler.dialog(prompt, intents))
+            item = encode(self._tokenizer, self._sampler.dialog(drawn, intents))
             if len(item.ids) <= MAX_DIALOG_TOKENS:
                 found.append(item)
                 size += len(item.ids)
         return fit(prefix, found, NUM_RECTANGLES)
 
-    def _filled(
-        self, prompt: Prompt, prefix: list[int], layout: Layout, intents: tuple[str, ...]
-    ) -> Step:
+    def _prefix(self, given: Prompt | None, limit: int) -> tuple[Prompt, list[int]]:
+        """A prompt of at most ``limit`` tokens, and these; a given one as it is."""
+        while True:
+            prompt = given or dialogs.make_prompt(self._rng)
+            tokens = self._tokenizer.encode(rendering.prefix(prompt)).ids
+            if given is not None or len(tokens) <= limit:
+                return prompt, tokens
+
+    def _part(self, given: Prompt | None, layout: Layout, intents: tuple[str, ...]) -> Part:
         """Each dialog goes to the narrowest rectangle with room; ends when many found none."""
+        prompt, prefix = self._prefix(given, layout.prefix)
         rows: list[list[Encoded]] = [[] for _ in layout.rectangles]
         targets = homeless = 0
-        while homeless < MAX_HOMELESS:
+        while homeless < MAX_HOMELESS // layout.prefixes:
             item = encode(self._tokenizer, self._sampler.dialog(prompt, intents))
             wanted = sum(number >= 0 for number in item.segment)
             place = next(
                 (group for group, (height, width) in zip(rows, layout.rectangles, strict=True)
                  if len(item.ids) <= width and len(group) < height), None,
             )  # fmt: skip
-            if place is None or targets + wanted > layout.targets:
+            if place is None or targets + wanted > layout.targets // layout.prefixes:
                 homeless += 1
                 continue
             place.append(item)
             targets += wanted
-        return pack(prefix, rows, layout)
+        return Part(prefix, rows)
 
 
 def _work(text: str, seed: int, shape: Layout | int, out: Any) -> None:

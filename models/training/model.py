@@ -1,7 +1,7 @@
 """The model under training: a stock Qwen3MoeForCausalLM run by our own forward pass.
 
-Owns presets, initial weights, and a forward over one flat step in which all dialogs attend to
-one shared prefix. Equal to the stock forward (a test compares). Reasons: the shared prefix, a
+Owns presets, initial weights, and a forward over one flat step in which many dialogs attend to
+each of a few prefixes. Equal to the stock forward (a test compares). Reasons: shared prefixes, a
 balance loss per layer, logits only where there is a loss, one shape for every step on a GPU.
 """
 
@@ -15,7 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from models.training import shared_prefix
 from models.training.data import MAX_PREFIX_TOKENS, Layout
+from models.training.shared_prefix import Attend, FastAttention, MaskedAttention
 from models.training.tokenizer import VOCAB_SIZE
 
 
@@ -45,8 +47,9 @@ _SMALL_STEP = Layout(
 )
 _LARGE_STEP = Layout(
     MAX_PREFIX_TOKENS,
-    ((64, 80), (88, 192), (66, 256), (38, 320), (30, 416), (27, 512), (17, 640)),
+    ((16, 80), (22, 192), (16, 256), (10, 320), (7, 416), (7, 512), (4, 640)),
     44032,
+    prefixes=4,
 )
 """Rows of each width follow the lengths of the mixture (``dialogs.WEIGHTS``): talk is short."""
 PRESETS = {
@@ -171,10 +174,10 @@ class Rotary:
 
 @dataclass(frozen=True)
 class Batch:
-    """A step on its device. ``prefix`` [1] is the number of real prefix tokens; ids, positions,
-    source, target and segment int64; real fp32."""
+    """A step on its device. ``prefixes`` [n] are the numbers of real tokens of the prefixes; ids,
+    positions, source, target and segment int64; real fp32."""
 
-    prefix: Tensor
+    prefixes: Tensor
     ids: Tensor
     positions: Tensor
     real: Tensor
@@ -196,6 +199,19 @@ class FlatForward(nn.Module):
 
         self.grouped = False
         """Whether experts run by grouped bf16 products; ``use_fast_experts`` decides."""
+        self.fast_attention = False
+        """Whether dialogs attend by flash attention; ``use_fast_attention`` decides."""
+
+    def use_fast_attention(self) -> bool:
+        """On CUDA, switch to flash attention where it works and agrees with masks."""
+        device = self.stock.model.embed_tokens.weight.device
+        if device.type != "cuda":
+            return False
+        wrong = shared_prefix.works(device, self.config.num_attention_heads, self.config.head_dim)
+        if wrong:
+            print(f"flash attention cannot be used ({wrong}); attention runs by masks", flush=True)
+        self.fast_attention = not wrong
+        return self.fast_attention
 
     def use_fast_experts(self) -> bool:
         """On CUDA, switch to grouped bf16 products where they work and agree with bmm."""
@@ -228,20 +244,19 @@ class FlatForward(nn.Module):
         """Logits [targets, vocab] after the flat positions ``batch.source``, and router figures."""
         config, model = self.config, self.stock.model
         rotary = Rotary.of(batch.positions, config.head_dim, self.base)
-        masks = _masks(batch.prefix, layout)
+        attend = FastAttention(batch.prefixes, layout) if self.fast_attention else (
+            MaskedAttention(batch.prefixes, layout))  # fmt: skip
         hidden = model.embed_tokens(batch.ids)
         stats = RouterStats([], [], [])
         for layer in model.layers:
             normed = _norm(layer.input_layernorm, hidden)
-            hidden = hidden + self._attention(layer.self_attn, normed, rotary, layout, masks)
+            hidden = hidden + self._attention(layer.self_attn, normed, rotary, attend)
             normed = _norm(layer.post_attention_layernorm, hidden)
             hidden = hidden + self._experts(layer.mlp, normed, batch.real, stats)
         out = _norm(model.norm, hidden.index_select(0, batch.source))
         return F.linear(out, model.embed_tokens.weight), stats
 
-    def _attention(
-        self, block: Any, hidden: Tensor, rotary: Rotary, layout: Layout, masks: list[Tensor]
-    ) -> Tensor:
+    def _attention(self, block: Any, hidden: Tensor, rotary: Rotary, attend: Attend) -> Tensor:
         size, tokens = self.config.head_dim, hidden.shape[0]
         queries = block.q_proj(hidden).view(tokens, -1, size)
         keys = block.k_proj(hidden).view(tokens, -1, size)
@@ -251,24 +266,7 @@ class FlatForward(nn.Module):
         groups = queries.shape[1] // keys.shape[1]
         keys = keys.repeat_interleave(groups, dim=1)
         values = values.repeat_interleave(groups, dim=1)
-        head = [tensor[: layout.prefix].transpose(0, 1)[None] for tensor in (queries, keys, values)]
-        first = F.scaled_dot_product_attention(*head, is_causal=True)
-        outputs = [first[0].transpose(0, 1).reshape(layout.prefix, -1)]
-        corner = layout.prefix
-        for (dialogs, width), mask in zip(layout.rectangles, masks, strict=True):
-            shape = (dialogs, width, queries.shape[1], size)
-            own = [
-                tensor[corner : corner + dialogs * width].view(shape).transpose(1, 2)
-                for tensor in (queries, keys, values)
-            ]
-            both = [
-                torch.cat((shared.expand(dialogs, -1, -1, -1), tensor), dim=2)
-                for shared, tensor in zip(head[1:], own[1:], strict=True)
-            ]
-            out = F.scaled_dot_product_attention(own[0], *both, attn_mask=mask)
-            outputs.append(out.transpose(1, 2).reshape(dialogs * width, -1))
-            corner += dialogs * width
-        return block.o_proj(torch.cat(outputs))
+        return block.o_proj(attend(queries, keys, values).flatten(1))
 
     def _experts(self, block: Any, hidden: Tensor, real: Tensor, stats: RouterStats) -> Tensor:
         count, top_k = self.config.num_experts, self.config.num_experts_per_tok
@@ -286,11 +284,14 @@ class FlatForward(nn.Module):
         stats.means.append((probabilities * real[:, None]).sum(dim=0) / real.sum())
         stats.z.append((logits.logsumexp(dim=-1).square() * real).sum() / real.sum())
         order = flat.argsort(stable=True)
-        rows = order // top_k
+        inverse = torch.empty_like(order)
+        inverse.scatter_(0, order, torch.arange(len(order), device=order.device))
         run = _grouped if self.grouped else _padded
-        out = run(hidden.index_select(0, rows), counts, flat[order], block.experts)
-        out = out.float() * weights.reshape(-1).index_select(0, order)[:, None]
-        return torch.zeros_like(hidden, dtype=torch.float32).index_add(0, rows, out)
+        given = hidden.bfloat16() if self.grouped else hidden
+        rows = _Sorted.apply(given.repeat_interleave(top_k, dim=0), order, inverse)
+        out = run(rows, counts, flat[order], block.experts)
+        out = _Sorted.apply(out, inverse, order).unflatten(0, (-1, top_k))
+        return (out.float() * weights[..., None]).sum(dim=1)
 
     def _noisy(self, logits: Tensor) -> Tensor:
         """Logits with Gumbel noise over the temperature while training, else as they are."""
@@ -301,26 +302,23 @@ class FlatForward(nn.Module):
         return (logits - (-uniform.log()).log()) / temperature
 
 
+class _Sorted(torch.autograd.Function):
+    """Rows in another order; its gradient is a gather too, not the scatter of ``index_select``."""
+
+    @staticmethod
+    def forward(context: Any, rows: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+        context.save_for_backward(inverse)
+        return rows.index_select(0, order)
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> Any:
+        (inverse,) = context.saved_tensors
+        return gradient.index_select(0, inverse), None, None
+
+
 def _norm(layer: Any, hidden: Tensor) -> Tensor:
     weight = layer.weight
     return F.rms_norm(hidden.float(), (hidden.shape[-1],), weight, layer.variance_epsilon)
-
-
-def _masks(prefix: Tensor, layout: Layout) -> list[Tensor]:
-    """Per rectangle, which keys [prefix + width] a query [width] sees: the real prefix, and of
-    its own dialog what is not later."""
-    shared = torch.arange(layout.prefix, device=prefix.device) < prefix
-    masks = []
-    for _, width in layout.rectangles:
-        own = torch.ones(width, width, dtype=torch.bool, device=prefix.device).tril()
-        masks.append(_aligned(torch.cat((shared.expand(width, -1), own), dim=1)))
-    return masks
-
-
-def _aligned(mask: Tensor) -> Tensor:
-    """The mask with rows that start at multiples of 16 elements, as the fused kernel wants."""
-    total = mask.shape[1]
-    return F.pad(mask, (0, -total % 16))[:, :total]
 
 
 def _padded(rows: Tensor, counts: Tensor, experts_of: Tensor, experts: Any) -> Tensor:

@@ -22,6 +22,7 @@ from torch import Tensor
 from models.training import export, model, tokenizer, warm_start
 from models.training.data import NO_TARGET, Feed, Layout, Step, StepSource
 from models.training.model import PRESETS, FlatForward, RouterStats, Routing
+from models.training.muon import Muon
 from models.training.updater import Updater, on_device, run_step
 
 WARMUP_STEPS = {"cpu": 40, "cuda": 200}
@@ -47,6 +48,7 @@ class Run:
     eval_every_s: float
     routing: Routing
     graph: bool
+    muon: bool
 
 
 @torch.no_grad()
@@ -73,16 +75,27 @@ def percent(found: dict[str, tuple[int, int]], key: str) -> float:
     return 100.0 * right / total if total else math.nan
 
 
-def optimizer_of(net: FlatForward, learning_rate: float, device: str) -> torch.optim.AdamW:
-    """AdamW; weight decay on matrices only. On CUDA its rate is a tensor a graph can read."""
-    matrices = [p for p in net.parameters() if p.dim() > 1]
-    others = [p for p in net.parameters() if p.dim() == 1]
-    groups = [{"params": matrices, "weight_decay": 0.05}, {"params": others, "weight_decay": 0.0}]
+def optimizers_of(
+    net: FlatForward, learning_rate: float, device: str, muon: bool
+) -> tuple[torch.optim.Optimizer, ...]:
+    """AdamW, and with ``muon`` Muon for attention and experts. Weight decay on matrices only. On
+    CUDA the rate is a tensor that a graph can read."""
     cuda = device == "cuda"
     rate: Any = torch.tensor(learning_rate, device=device) if cuda else learning_rate
-    return torch.optim.AdamW(
+    inner = [
+        weight for name, weight in net.named_parameters()
+        if muon and weight.dim() > 1 and "embed" not in name and not name.endswith("gate.weight")
+    ]  # fmt: skip
+    taken = {id(weight) for weight in inner}
+    rest = [weight for weight in net.parameters() if id(weight) not in taken]
+    groups = [
+        {"params": [weight for weight in rest if weight.dim() > 1], "weight_decay": 0.05},
+        {"params": [weight for weight in rest if weight.dim() == 1], "weight_decay": 0.0},
+    ]
+    adamw = torch.optim.AdamW(
         groups, lr=rate, betas=(0.9, 0.97), eps=1e-8, fused=cuda, capturable=cuda
     )
+    return (Muon(inner, rate), adamw) if inner else (adamw,)
 
 
 def learning_rate(peak: float, step: int, progress: float, warmup: int) -> float:
@@ -111,8 +124,10 @@ class Trainer:
         self.net = FlatForward(self.stock, run.routing).train()
         if self.net.use_fast_experts():
             print("experts run by grouped bf16 products", flush=True)
-        self.optimizer = optimizer_of(self.net, run.learning_rate, run.device)
-        self.updater = Updater(self.net, self.optimizer, run.routing, graph=run.graph)
+        if self.net.use_fast_attention():
+            print("dialogs attend by flash attention", flush=True)
+        optimizers = optimizers_of(self.net, run.learning_rate, run.device, run.muon)
+        self.updater = Updater(self.net, optimizers, run.routing, graph=run.graph)
         size = 12000 if run.device == "cuda" else 4000
         self.tests = {
             name: [
@@ -224,6 +239,8 @@ class Trainer:
         print(f"exported {self.run.out} after {step} steps: {report}", flush=True)
         (self.run.out / "training.json").write_text(
             json.dumps({"preset": self.run.preset, "seed": self.run.seed, "steps": step,
+                        "optimizer": "muon" if self.run.muon else "adamw",
+                        "learning_rate": self.run.learning_rate,
                         "routing": vars(self.run.routing), "minutes": round(self.elapsed_s / 60, 1),
                         "device": self.run.device, "torch": torch.__version__,
                         "router": {"entropy": [round(e, 4) for e in self.stats.entropies()],
@@ -260,6 +277,7 @@ def arguments(argv: list[str] | None = None) -> Run:
     parser.add_argument("--balance", choices=("switch", "pooled", "cv2"), default="switch")
     parser.add_argument("--balance-weight", type=float, help="0.01, for cv2 0.011")
     parser.add_argument("--gumbel", type=float, default=0.0, help="Gumbel-softmax temperature")
+    parser.add_argument("--optimizer", choices=("adamw", "muon"), default="adamw")
     parser.add_argument("--no-graph", action="store_true", help="no CUDA graph")
     parser.add_argument("--threads", type=int, default=2, help="torch threads on the CPU")
     given = parser.parse_args(argv)
@@ -272,7 +290,7 @@ def arguments(argv: list[str] | None = None) -> Run:
         given.preset, given.device, given.out, given.minutes or (8 if cuda else preset.cpu_minutes),
         given.seed, tokens, (14 if cuda else 0) if given.workers is None else given.workers,
         given.learning_rate or preset.learning_rate, given.steps, given.init, given.eval_every,
-        routing, not given.no_graph,
+        routing, not given.no_graph, given.optimizer == "muon",
     )  # fmt: skip
 
 

@@ -26,18 +26,18 @@ def on_device(step: Step, device: str) -> Batch:
 
 
 def packed(step: Step) -> Any:
-    """All arrays of a step in one int32 array, the prefix length first."""
-    return np.concatenate([[step.prefix], *(getattr(step, name) for name in _FIELDS)]).astype(
+    """All arrays of a step in one int32 array, the prefix lengths first."""
+    return np.concatenate([step.prefixes, *(getattr(step, name) for name in _FIELDS)]).astype(
         np.int32
     )
 
 
 def unpacked(flat: Tensor, layout: Layout) -> Batch:
     """The batch in a tensor made by :func:`packed`."""
-    sizes = [1, *[layout.tokens] * 3, *[layout.targets] * 3]
-    prefix, ids, positions, real, source, target, segment = flat.split(sizes)
+    sizes = [layout.prefixes, *[layout.tokens] * 3, *[layout.targets] * 3]
+    prefixes, ids, positions, real, source, target, segment = flat.split(sizes)
     return Batch(
-        prefix, ids.long(), positions.long(), real.float(), source.long(), target.long(),
+        prefixes, ids.long(), positions.long(), real.float(), source.long(), target.long(),
         segment.long(),
     )  # fmt: skip
 
@@ -59,17 +59,19 @@ def run_step(net: FlatForward, batch: Batch, layout: Layout) -> tuple[Tensor, Ro
 class Updater:
     """One optimiser step after another; on CUDA from the fourth on as one replayed graph.
 
-    The graph holds forward, backward, clipping and AdamW. Its first loss is compared with an
-    eager one on the same batch; when they differ, or capture fails, steps stay eager, said aloud.
+    The graph holds forward, backward, clipping and the optimisers. Its first loss is compared
+    with an eager one on the same batch; when they differ, or capture fails, steps stay eager,
+    said aloud.
     """
 
     WARM_UP_STEPS = 3
 
     def __init__(
-        self, net: FlatForward, optimizer: torch.optim.AdamW, routing: Routing, *, graph: bool
-    ) -> None:
+        self, net: FlatForward, optimizers: tuple[torch.optim.Optimizer, ...], routing: Routing,
+        *, graph: bool,
+    ) -> None:  # fmt: skip
         self._net = net
-        self._optimizer = optimizer
+        self._optimizers = optimizers
         self._routing = routing
         self._steps = 0
         self._wanted = graph and next(net.parameters()).is_cuda
@@ -79,7 +81,7 @@ class Updater:
 
     def __call__(self, step: Step, rate: float) -> tuple[Tensor, RouterStats]:
         """Update the weights by ``step``; the loss and router figures before the update."""
-        for group in self._optimizer.param_groups:
+        for group in (group for one in self._optimizers for group in one.param_groups):
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(rate)
             else:
@@ -93,7 +95,7 @@ class Updater:
             return self._outputs[0].clone(), self._outputs[1]
         device = next(self._net.parameters()).device
         result = self._update(on_device(step, str(device)), step.layout)
-        self._optimizer.zero_grad(set_to_none=True)
+        self._net.zero_grad(set_to_none=True)
         return result
 
     def _update(self, batch: Batch, layout: Layout) -> tuple[Tensor, RouterStats]:
@@ -104,7 +106,8 @@ class Updater:
         )
         total.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self._net.parameters(), 1.0)
-        self._optimizer.step()
+        for optimizer in self._optimizers:
+            optimizer.step()
         detached = RouterStats(stats.counts, [m.detach() for m in stats.means], [])
         return loss.detach(), detached
 
@@ -118,7 +121,7 @@ class Updater:
         saved = {name: value.clone() for name, value in self._net.state_dict().items()}
         graph = torch.cuda.CUDAGraph()
         try:
-            self._optimizer.zero_grad(set_to_none=True)
+            self._net.zero_grad(set_to_none=True)
             with torch.cuda.graph(graph):
                 outputs = self._update(unpacked(self._buffer, step.layout), step.layout)
             graph.replay()
@@ -126,7 +129,7 @@ class Updater:
             found = float(outputs[0])
         except RuntimeError as error:
             print(f"no CUDA graph ({error}); steps stay eager", flush=True)
-            self._optimizer.zero_grad(set_to_none=True)
+            self._net.zero_grad(set_to_none=True)
             return
         finally:
             self._net.load_state_dict(saved)
