@@ -36,7 +36,7 @@ audit: .venv/.dev  ## known vulnerabilities and var/sbom.cdx.json; Error 3 when 
 	@$(PY) -m deploy.audit
 
 test-gpu:  ## the tests that need an NVIDIA GPU; PYTHON= picks another interpreter
-	$(or $(PYTHON),$(PY)) -m pytest -q -m gpu tests/inference tests/models
+	$(or $(PYTHON),$(PY)) -m pytest -q -m gpu tests/inference tests/models/test_shared_prefix.py
 
 bench-demo: .venv/.runtime  ## 20 questions through the whole path; last line JSON
 	@$(PY) -m tests.benchmarks.demo
