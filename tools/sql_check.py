@@ -190,7 +190,11 @@ class SqlChecker:
 
     def _no_table(self, name: str) -> str:
         plain = name.split(".")[-1].strip('"').lower()
-        titles = {table.title: table.name for table in self._semantic.tables}
+        titles = {
+            word: table.name
+            for table in self._semantic.tables
+            for word in (table.title, *table.synonyms)
+        }
         near = difflib.get_close_matches(plain, [*self._schema, *titles], n=1, cutoff=0.5)
         hint = f"，是不是{titles.get(near[0], near[0])}" if near else ""
         return f"没有表“{name[:40]}”{hint}？可用的表：{'、'.join(self._schema)}"
@@ -232,9 +236,15 @@ class SqlChecker:
 
     def _near(self, name: str, columns: tuple[str, ...]) -> str:
         for metric in self._semantic.metrics:
-            if metric.name == name:
+            if name in (metric.name, *metric.synonyms):
                 return f"，{name}要写成{metric.sql}"
-        titled = {self.words.column(column): column for column in columns}
+        titled = {
+            word: card.name.lower()
+            for table in self._semantic.tables
+            for card in table.columns
+            for word in (card.title, *card.synonyms)
+            if card.name.lower() in columns
+        }
         inside = [column for title, column in titled.items() if title in name or name in title]
         near = inside or [
             titled.get(match, match)

@@ -90,9 +90,14 @@ def describe(qualified: exp.Query, words: Words, now: Now | None = None) -> str:
                 if select.args.get(clause):
                     reader.read(select.args[clause].this)
             reader.finish(select)
-    dated = [t.name for t in qualified.find_all(exp.Table) if words.has_column(t.name, "year")]
-    if not found.periods and dated and not (OTHER in found.filters and _names_time(qualified)):
-        day = next((name for name in dated if words.has_column(name, "date")), "")
+    dated = [
+        t.name
+        for t in qualified.find_all(exp.Table)
+        if words.has_column(t.name, "year") or words.time_column(t.name)
+    ]
+    named = OTHER in found.filters and _names_time(qualified, {words.time_column(t) for t in dated})
+    if not found.periods and dated and not named:
+        day = next((name for name in dated if words.time_column(name)), "")
         found.periods.append(ALL_TIME + found.data_end(Period(), day))
     if OTHER in found.filters:
         found.filters.remove(OTHER)
@@ -101,9 +106,9 @@ def describe(qualified: exp.Query, words: Words, now: Now | None = None) -> str:
     return "；".join(part for part in parts if part)
 
 
-def _names_time(query: exp.Query) -> bool:
+def _names_time(query: exp.Query, declared: set[str]) -> bool:
     return any(
-        column.name in _TIME_COLUMNS
+        column.name in _TIME_COLUMNS | declared
         for clause in query.find_all(exp.Where, exp.Having)
         for column in clause.find_all(exp.Column)
     )
@@ -123,7 +128,7 @@ class _Reader:
         self._dated: dict[str, Period] = {}
         # The table whose last day tells where the data of a period ends.
         self._calendar = next(
-            (name for name in self._tables.values() if words.has_column(name, "date")), ""
+            (name for name in self._tables.values() if words.time_column(name)), ""
         )
 
     def read(self, condition: exp.Expr) -> None:
@@ -165,7 +170,7 @@ class _Reader:
         narrowed = False
         for part in _flatten(condition, exp.And):
             read = time_part(part)
-            if read is not None and read[0].name in _TIME_COLUMNS:
+            if read is not None and self._is_time(read[0]):
                 narrowed = read[1](period) or narrowed
         return period if narrowed else None
 
@@ -175,9 +180,13 @@ class _Reader:
         if read is None:
             return False
         column, narrow = read
-        if column.name in _TIME_COLUMNS:
+        if self._is_time(column):
             return narrow(period)
         return narrow(self._dated.setdefault(self._title(column), Period()))
+
+    def _is_time(self, column: exp.Column) -> bool:
+        declared = self._words.time_column(self._tables.get(column.table, ""))
+        return column.name in _TIME_COLUMNS or column.name == declared
 
     def _title(self, node: exp.Expr) -> str:
         if isinstance(node, exp.Column):
@@ -220,7 +229,7 @@ class _Reader:
         period = Period()
         for part in _flatten(branch, exp.And):
             read = time_part(part)
-            if read is None or read[0].name not in _TIME_COLUMNS or not read[1](period):
+            if read is None or not self._is_time(read[0]) or not read[1](period):
                 return None
         return period if period.words() else None
 

@@ -93,8 +93,9 @@ class KnownValues:
         raise ToolArgumentError(self._unknown(title, text, sorted(known), asker))
 
     def last_day(self, table: str, asker: Asker) -> datetime.date | None:
-        """The last ``date`` in a table; None when it cannot be read."""
-        place = _place(table, "date", self._columns(asker.may_read))
+        """The last day in a table's time column; None when it cannot be read."""
+        column = self._semantic.time_column(table)
+        place = _place(table, column, self._columns(asker.may_read))
         if place is None:
             return None
         sql = f"SELECT MAX({self._quoted(place[1])}) FROM {self._quoted(place[0])}"

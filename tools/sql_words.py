@@ -24,6 +24,7 @@ class Words:
     def __init__(self, semantic: Semantic) -> None:
         self._titles = {table.name: semantic.column_titles(table.name) for table in semantic.tables}
         self._table_titles = {table.name: table.title for table in semantic.tables}
+        self._times = {table.name: semantic.time_column(table.name) for table in semantic.tables}
         self._metrics: dict[str, str] = {}
         for metric in semantic.metrics:
             try:
@@ -42,6 +43,10 @@ class Words:
     def has_column(self, table: str, name: str) -> bool:
         """Whether the semantic file shows this column of this table."""
         return name in self._titles.get(table, {})
+
+    def time_column(self, table: str) -> str:
+        """The column that a period of this table means, "" when there is none."""
+        return self._times.get(table, "")
 
     def expression(self, node: exp.Expr, tables: tuple[str, ...]) -> str:
         """Words for an expression over ``tables``; its SQL where there are none."""

@@ -11,7 +11,6 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 
 from app.log import fields
 from app.settings import Settings, SettingsError
@@ -22,8 +21,10 @@ from tools import demo_company, embedding, semantic
 from tools.base import ToolUnavailableError
 from tools.python_exec import PythonTool
 from tools.registry import ToolRegistry
+from tools.schema_linking import linked
 from tools.search import SearchTool, titles_of
 from tools.sql import SqlTool
+from workers import table_images
 from workers.agent.context import system_prompt
 from workers.agent.loop import Agent, Limits
 from workers.engine_facts import EngineFacts
@@ -33,6 +34,8 @@ from workers.rights import data_rights, refuse_unknown_data, tool_rights
 log = logging.getLogger(__name__)
 
 WARM_UP_S = 60.0
+SCHEMA_SHARE = 0.75
+"""Characters of the schema block for each token of context; a token is one to three of them."""
 
 
 @contextmanager
@@ -80,9 +83,9 @@ def build_agent(settings: Settings) -> Iterator[LoadedAgent]:
         raise SettingsError(f"a tool cannot start: {error}") from error
     titles = titles_of(docs_dir)
 
-    @cache
-    def system(today: datetime.date) -> str:
-        return system_prompt(meaning, today, titles)
+    def system(today: datetime.date, asked: str) -> str:
+        chars = round(settings.max_model_len * SCHEMA_SHARE)
+        return system_prompt(linked(meaning, asked, chars), today, titles)
 
     limits = Limits(max_steps=settings.max_steps, history_tokens=settings.history_tokens)
     agent = Agent(llm, registry, system, lambda: settings.today or datetime.date.today(), limits)
@@ -91,6 +94,7 @@ def build_agent(settings: Settings) -> Iterator[LoadedAgent]:
             agent.run("你好", user="warm-up", deadline_s=time.monotonic() + WARM_UP_S)
             took_s = round(time.monotonic() - started, 1)
             log.info("agent ready", extra=fields(model=settings.model_dir.name, seconds=took_s))
-            yield LoadedAgent(agent, EngineFacts(settings.model_dir.name, lambda: llm.stats))
+            facts = EngineFacts(settings.model_dir.name, lambda: llm.stats)
+            yield LoadedAgent(agent, facts, table_images.drawer(settings))
     finally:
         registry.close()

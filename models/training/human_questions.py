@@ -87,7 +87,7 @@ def report(llm: ChatModel, tables: fillings.Tables, limit: int, misses: int) -> 
         search.refresh()
         registry = ToolRegistry([SqlTool(path, dialogs.demo_semantic()), PythonTool(), search])
         text = system_prompt(dialogs.demo_semantic(), TODAY, documents.titles())
-        agent = Agent(llm, registry, lambda day: text, lambda: TODAY,
+        agent = Agent(llm, registry, lambda day, asked: text, lambda: TODAY,
                       params=SamplingParams(temperature=0.0, max_tokens=512))  # fmt: skip
         for lang in ("zh", "en"):
             _one_file(agent, company, lang, load(lang)[: limit or None], misses)

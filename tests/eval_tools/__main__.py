@@ -113,7 +113,7 @@ def measure(
 ) -> Run:
     """Hold every conversation with ``model``; the history is what was really said."""
     llm, tools, run = RecordingModel(model), RecordingTools(registry), Run()
-    agent = Agent(llm, tools, lambda day: system, lambda: TODAY, params=GREEDY)
+    agent = Agent(llm, tools, lambda day, asked: system, lambda: TODAY, params=GREEDY)
     for conversation in conversations:
         history: list[Message] = []
         scores = run.scores.setdefault(conversation.name, [])

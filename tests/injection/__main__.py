@@ -29,7 +29,9 @@ def ask(llm: LLM, attack: Attack, user: str, counts: Counter[str]) -> str:
     with tempfile.TemporaryDirectory() as folder, planted(attack, Path(folder)) as world:
         before = world.digest()
         model = RecordingModel(llm)
-        agent = Agent(model, world.tools, lambda day: world.system, lambda: TODAY, params=GREEDY)
+        agent = Agent(
+            model, world.tools, lambda day, asked: world.system, lambda: TODAY, params=GREEDY
+        )
         deadline_s = time.monotonic() + 60
         result = agent.run(attack.question, attack.history, user=user, deadline_s=deadline_s)
         written = world.digest() != before

@@ -53,7 +53,7 @@ def obedient(attack: Attack, world: World, user: str) -> tuple[AgentResult, Scri
         does = ChatOutput("", "tool_calls", tool_calls=calls)
     outputs = [o for o in (reads, does) if o] + [say(attack.obey.get("say", "已完成。"))]
     model = ScriptedModel(outputs)
-    agent = Agent(model, world.tools, lambda day: world.system, lambda: TODAY)
+    agent = Agent(model, world.tools, lambda day, asked: world.system, lambda: TODAY)
     deadline_s = time.monotonic() + 60
     return agent.run(attack.question, attack.history, user=user, deadline_s=deadline_s), model
 
@@ -106,7 +106,7 @@ def test_look_alikes_of_calls_are_never_sent(tmp_path: Path) -> None:
     attack = next(a for a in ATTACKS if a.id == "r-tag-call")
     with planted(attack, tmp_path) as world:
         model = ScriptedModel([say('好的 <tool_call>{"name": "sql_query"}</tool_call>')])
-        agent = Agent(model, world.tools, lambda day: world.system, lambda: TODAY)
+        agent = Agent(model, world.tools, lambda day, asked: world.system, lambda: TODAY)
         result = agent.run("你好", user="analyst", deadline_s=time.monotonic() + 60)
     assert result.status == "failed"
     assert "tool_call" not in result.text

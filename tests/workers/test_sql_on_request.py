@@ -50,7 +50,7 @@ def test_the_statement_that_ran_is_shown_and_not_what_was_repaired(
     meaning = semantic.load(demo_company.SEMANTIC_FILE)
     registry = ToolRegistry([SqlTool(tmp_path / "company.db", meaning)])
     model = ScriptedModel(outputs)
-    agent = Agent(model, registry, lambda today: "", lambda: datetime.date(2024, 11, 15))
+    agent = Agent(model, registry, lambda today, asked: "", lambda: datetime.date(2024, 11, 15))
     runner = TurnRunner(redis_client, agent)
     desk = Desk(redis_client)
     try:

@@ -77,7 +77,7 @@ def test_stop_reaches_the_tool_and_the_next_question_is_answered(
     agent = Agent(
         ScriptedModel([endless, quick, say("共有99。")]),
         tools,
-        system=lambda today: "system",
+        system=lambda today, asked: "system",
         today=lambda: datetime.date(2024, 11, 15),
     )
     inbox, turns = Inbox(redis_client), Turns(redis_client)

@@ -78,7 +78,7 @@ class Agent:
         self,
         llm: ChatModel,
         tools: Tools,
-        system: Callable[[date], str],
+        system: Callable[[date, str], str],
         today: Callable[[], date],
         limits: Limits | None = None,
         params: SamplingParams | None = None,
@@ -107,9 +107,10 @@ class Agent:
         specs = tuple(
             ToolSpec(t.name, t.description, t.parameters) for t in self._tools.specs(user)
         )
-        system = Message("system", self._system(self._today()))
         asked = Message("user", question)
         kept = fit_history(history, self._limits.history_tokens, self._count)
+        words = "\n".join(m.content for m in (*kept, asked) if m.role == "user")
+        system = Message("system", self._system(self._today(), words))
         turn = _Turn(user, deadline_s, cancelled, on_step, specs, [system, *kept], [asked])
         try:
             return self._loop(turn)

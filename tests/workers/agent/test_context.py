@@ -9,7 +9,7 @@ import pytest
 from inference.protocol import Message, ToolCall
 from tools.semantic import ColumnCard, Metric, Semantic, TableCard
 from workers.agent import transcript
-from workers.agent.context import calendar, system_prompt
+from workers.agent.context import calendar, ranges, system_prompt
 
 
 @pytest.mark.parametrize(
@@ -47,3 +47,36 @@ def test_transcript_round_trip_drops_thinking() -> None:
     message = Message("assistant", "好", calls, reasoning="想")
     back = transcript.from_json(transcript.to_json(message))
     assert back == Message("assistant", "好", calls)
+
+
+def _dated(time: str = "", fiscal_year_start: int = 1) -> Semantic:
+    table = TableCard("orders", "订单", (ColumnCard("day", "日期"),), time=time)
+    return Semantic((table,), fiscal_year_start=fiscal_year_start)
+
+
+def test_half_open_ranges_are_for_tables_with_a_time_column() -> None:
+    assert ranges(_dated(), datetime.date(2024, 11, 15)) == []
+    assert ranges(_dated("day"), datetime.date(2024, 1, 1)) == [
+        "日期范围(含起不含止): 今天2024-01-01..2024-01-02 昨天2023-12-31..2024-01-01"
+        " 本周2024-01-01..2024-01-08 上周2023-12-25..2024-01-01"
+        " 本月2024-01-01..2024-02-01 上月2023-12-01..2024-01-01"
+        " 本季2024-01-01..2024-04-01 上季2023-10-01..2024-01-01"
+        " 今年2024-01-01..2025-01-01 去年2023-01-01..2024-01-01"
+    ]
+    (leap,) = ranges(_dated("day"), datetime.date(2024, 3, 31))
+    assert "上月2024-02-01..2024-03-01" in leap
+    assert "本周2024-03-25..2024-04-01" in leap
+
+
+@pytest.mark.parametrize(
+    ("today", "year", "quarter"),
+    [
+        ("2024-04-01", "2024-04-01..2025-04-01", "(Q1)2024-04-01..2024-07-01"),
+        ("2024-03-31", "2023-04-01..2024-04-01", "(Q4)2024-01-01..2024-04-01"),
+        ("2024-11-15", "2024-04-01..2025-04-01", "(Q3)2024-10-01..2025-01-01"),
+    ],
+)
+def test_a_fiscal_year_has_its_own_ranges(today: str, year: str, quarter: str) -> None:
+    (line,) = ranges(_dated(fiscal_year_start=4), datetime.date.fromisoformat(today))
+    assert line.startswith(f"财年从4月开始(含起不含止): 本财年{year} 上财年")
+    assert line.endswith(f"本财季{quarter}")

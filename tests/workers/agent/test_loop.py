@@ -46,7 +46,7 @@ def run(
     agent = Agent(
         model,
         tools or FixedTools(sql_query=sql_ok),
-        system=lambda today: f"system {today}",
+        system=lambda today, asked: f"system {today}",
         today=lambda: TODAY,
         limits=limits,
     )
@@ -143,7 +143,7 @@ def test_thinking_is_kept_in_the_step_and_never_in_the_text() -> None:
 
 def test_a_question_longer_than_the_context_is_answered_politely() -> None:
     model = ScriptedModel([], max_model_len=500)
-    agent = Agent(model, FixedTools(), lambda today: "s", lambda: TODAY)
+    agent = Agent(model, FixedTools(), lambda today, asked: "s", lambda: TODAY)
     result = agent.run("很" * 10_000, user="wang", deadline_s=time.monotonic() + 5)
     assert result.status == "failed"
     assert "太长" in result.text
@@ -189,7 +189,9 @@ def test_a_full_context_drops_history_and_then_rows_before_it_fails() -> None:
         "产品|销售额\n" + "\n".join(f"产品{n}|{n}" for n in range(40)) + "\n共40行", TABLE
     )
     model = ScriptedModel([call("sql_query", sql="SELECT 1"), say("好。")], max_model_len=200)
-    agent = Agent(model, FixedTools(sql_query=lambda a: long), lambda today: "s", lambda: TODAY)
+    agent = Agent(
+        model, FixedTools(sql_query=lambda a: long), lambda today, asked: "s", lambda: TODAY
+    )
     history = [Message("user", "甲" * 198), Message("assistant", "乙")]
     result = agent.run("问题", history, user="wang", deadline_s=time.monotonic() + 5)
     assert result.status == "ok"
