@@ -13,6 +13,7 @@
 | GET, POST /sim/trusted-ips | {ips: [...]} or {ips: null}: 企业可信IP |
 | GET, POST /sim/pathological | the names; {name}: what the app answers to it |
 | GET /sim/conversations/<user> | bubbles after ``?after=``, waiting up to ``?wait_s=`` |
+| GET /sim/media/<media_id> | an uploaded image, as the page shows it |
 | GET /sim/log | log lines after ``?after=`` |
 | POST /sim/verify | the console's URL check |
 | POST /sim/token/expire | ends the access token before its time |
@@ -21,17 +22,19 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
 
-from flask import Blueprint, Response, jsonify, render_template, request
+from flask import Blueprint, Response, jsonify, render_template, request, send_file
 
 from app.simulator import callback_xml, pathological
 from app.simulator.conversations import Change, ChatMessage, DeliveryState, Event, LogLine
 from app.simulator.corp import EXAMPLES
 from app.simulator.faults import Fault, FaultError
+from app.simulator.media import MediaError
 from app.simulator.service import (
     MAX_TYPED_BYTES,
     Simulator,
@@ -128,6 +131,17 @@ def blueprint(simulator: Simulator) -> Blueprint:
         wait_s = min(request.args.get("wait_s", 0.0, type=float), MAX_WAIT_S)
         found = conversations.messages(employee.user_id, _int_arg("after"), wait_s=wait_s)
         return jsonify(messages=[dataclasses.asdict(m) for m in found])
+
+    @routes.get("/sim/media/<media_id>")
+    def media(media_id: str) -> JsonAnswer:
+        try:
+            found = simulator.media.get(media_id, "image")
+        except MediaError:
+            return _problem(HTTPStatus.NOT_FOUND, "图片不在了")
+        kind = "image/png" if found.content.startswith(b"\x89PNG") else "image/jpeg"
+        answer = send_file(io.BytesIO(found.content), mimetype=kind, max_age=3600)
+        answer.headers["X-Content-Type-Options"] = "nosniff"
+        return answer
 
     @routes.get("/sim/log")
     def log() -> Response:

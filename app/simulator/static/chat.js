@@ -125,11 +125,24 @@ function fillCard(node, message) {
   node.append(row);
 }
 
+// Images are kept by the service for three days; one that is gone shows its words.
+function fillImage(node, message) {
+  const anchor = make("a");
+  const image = make("img");
+  const source = `/sim/media/${encodeURIComponent(message.media_id)}`;
+  Object.assign(anchor, { href: source, target: "_blank", rel: "noopener noreferrer" });
+  Object.assign(image, { src: source, alt: shownText(message) });
+  image.addEventListener("load", () => { view.messages.scrollTop = view.messages.scrollHeight; });
+  anchor.append(image);
+  node.append(anchor);
+}
+
 function fillBubble(node, message) {
   if (message.sender === "employee" || message.kind === "text") fillText(node, shownText(message));
   else if (state.wechat && message.kind === "markdown") node.append(make("em", "", NOT_IN_WECHAT));
   else if (message.kind === "markdown") fillMarkdown(node, message.text);
   else if (message.kind === "template_card") fillCard(node, message);
+  else if (message.kind === "image" && message.media_id) fillImage(node, message);
   else fillText(node, shownText(message));
 }
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 
 import pytest
+import requests
+from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
 from app.simulator import callback_xml
@@ -46,6 +49,13 @@ def answer(simulator: Simulator, content: str, user: str = "WangFang") -> None:
         "text": {"content": content},
     }
     assert simulator.message_send.send(json.dumps(request).encode()).errcode == 0
+
+
+def picture(width: int, height: int) -> bytes:
+    """A PNG of that size."""
+    file = io.BytesIO()
+    Image.new("L", (width, height), 100).save(file, "PNG")
+    return file.getvalue()
 
 
 def messages_received(simulator: Simulator, app: RecordingApp) -> list[str]:
@@ -110,6 +120,39 @@ def test_text_is_shown_as_text_and_a_link_as_a_link(page: Page, simulator: Simul
     expect(bubble.locator("a")).to_have_count(1)
     expect(bubble.locator("a")).to_have_attribute("href", "https://example.com/x")
     assert bubble.locator("img, script").count() == 0
+
+
+def test_an_uploaded_picture_is_shown_and_opens_in_full(
+    page: Page, simulator: Simulator, base_url: str
+) -> None:
+    media = simulator.media.upload("image", "table.png", picture(1400, 2600))
+    request = {
+        "touser": "WangFang",
+        "msgtype": "image",
+        "agentid": simulator.corp.agent_id,
+        "image": {"media_id": media.media_id},
+    }
+    assert simulator.message_send.send(json.dumps(request).encode()).errcode == 0
+    shown = page.locator(".row.theirs .bubble img")
+    expect(shown).to_be_visible()
+    page.wait_for_function("document.querySelector('.bubble img').naturalWidth === 1400")
+    box = shown.bounding_box()
+    assert box is not None
+    assert abs(box["height"] / box["width"] - 2600 / 1400) < 0.05, "not distorted"
+    assert box["height"] <= 461
+    expect(page.locator(".person").first.locator(".preview")).to_have_text("[图片] table.png")
+    with page.expect_popup() as opened:
+        shown.click()
+    assert opened.value.url == f"{base_url}/sim/media/{media.media_id}"
+    answer = requests.get(opened.value.url, timeout=5)
+    assert (answer.headers["Content-Type"], answer.content) == ("image/png", media.content)
+    opened.value.close()
+
+
+def test_only_images_that_are_there_are_served(base_url: str, simulator: Simulator) -> None:
+    page = simulator.media.upload("file", "x.html", b"<script>alert(1)</script>")
+    for media_id in (page.media_id, "unknown"):
+        assert requests.get(f"{base_url}/sim/media/{media_id}", timeout=5).status_code == 404
 
 
 def test_employees_have_conversations_of_their_own(page: Page, simulator: Simulator) -> None:
