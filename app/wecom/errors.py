@@ -31,7 +31,7 @@ _ACTION_CODES: Final[dict[Action, tuple[int, ...]]] = {
     "wait": (45009,),
     "pause": (40091, 40013, 40056, 48002, 50003, 60020, 301002),
     "give_up": (81013, 82001, 50002, 60011, 46004, 60111, 43004, 95018),
-    "bug": (40007, 40033, 40058, 41011, 42045, 44004, 45001, 45002, 85002),
+    "bug": (40004, 40006, 40007, 40009, 40033, 40058, 41011, 42045, 44004, 45001, 45002, 85002),
 }
 _ACTION_BY_CODE: Final = {code: action for action, codes in _ACTION_CODES.items() for code in codes}
 _EGRESS_IP = re.compile(r"from ip: ?([0-9a-fA-F.:]+)")

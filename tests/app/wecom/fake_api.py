@@ -16,12 +16,13 @@ Outcome = Callable[[BaseHTTPRequestHandler], None]
 
 
 class FakeApi:
-    """Answers gettoken with token-1, token-2 ... and message/send with the scripted outcomes."""
+    """Answers gettoken with token-1, token-2 ... and the other calls with the scripted outcomes."""
 
     def __init__(self) -> None:
         self.gettoken: list[dict[str, list[str]]] = []
         self.gettoken_outcome: Outcome | None = None
         self.sends: list[tuple[str, bytes]] = []
+        self.uploads: list[tuple[dict[str, list[str]], bytes]] = []
         self.user_gets: list[dict[str, list[str]]] = []
         self.outcomes: list[Outcome] = []
         self.default: Outcome = answer({"errcode": 0, "errmsg": "ok", "msgid": "m1"})
@@ -38,6 +39,9 @@ class FakeApi:
             (self.gettoken_outcome or good)(handler)
         elif url.path == "/cgi-bin/message/send":
             self.sends.append((query["access_token"][0], body))
+            (self.outcomes.pop(0) if self.outcomes else self.default)(handler)
+        elif url.path == "/cgi-bin/media/upload":
+            self.uploads.append((query, body))
             (self.outcomes.pop(0) if self.outcomes else self.default)(handler)
         elif url.path == "/cgi-bin/user/get":
             self.user_gets.append(query)

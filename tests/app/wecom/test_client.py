@@ -302,3 +302,61 @@ def test_departments_without_an_answer_are_a_transport_error(
     api.outcomes = [outcome]
     with pytest.raises(TransportError):
         client.departments_of("zhangsan")
+
+
+UPLOADED = answer({"errcode": 0, "errmsg": "ok", "type": "image", "media_id": "m-1"})
+
+
+def test_an_image_is_uploaded_as_a_form_and_sent_by_its_id(
+    api: FakeApi, client: WeComClient
+) -> None:
+    api.outcomes = [UPLOADED]
+    media_id = client.upload_image("t1.png", b"\x89PNG\x00\xff")
+    client.send_image("zhangsan", media_id, duplicate_check=True)
+    client.send_image("zhangsan", media_id, duplicate_check=True)
+    ((query, form),) = api.uploads
+    assert query == {"access_token": ["token-1"], "type": ["image"]}
+    assert b'name="media"; filename="t1.png"' in form
+    assert b"\x89PNG\x00\xff" in form
+    sent = [json.loads(body) for _, body in api.sends]
+    assert (sent[0]["msgtype"], sent[0]["image"]) == ("image", {"media_id": "m-1"})
+    assert sent[0]["enable_duplicate_check"] == 1
+    assert api.sends[0] == api.sends[1], "the duplicate check compares every byte"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "retryable"),
+    [
+        (hang_up, True),
+        (raw(b"<html>"), True),
+        (raw(b"", 502), True),
+        (raw(b"", 404), False),
+        (answer({"errcode": 0}), True),
+        (answer({"errcode": "0"}), True),
+    ],
+)
+def test_an_upload_without_a_usable_answer_may_be_repeated(
+    api: FakeApi, client: WeComClient, outcome: Outcome, retryable: bool
+) -> None:
+    api.outcomes = [outcome]
+    with pytest.raises(TransportError) as failed:
+        client.upload_image("t1.png", b"png")
+    assert failed.value.retryable is retryable
+    assert "token-1" not in str(failed.value)
+
+
+def test_a_silent_upload_ends_at_the_time_out(api: FakeApi) -> None:
+    api.outcomes = [silence(2)]
+    with make_client(api.url, timeout_s=0.2) as client, pytest.raises(TransportError):
+        client.upload_image("t1.png", b"png")
+
+
+def test_an_upload_renews_a_dead_token_and_gives_up_on_what_is_no_image(
+    api: FakeApi, client: WeComClient
+) -> None:
+    api.outcomes = [error(42001), UPLOADED, error(40009)]
+    assert client.upload_image("t1.png", b"png") == "m-1"
+    assert [query["access_token"] for query, _ in api.uploads] == [["token-1"], ["token-2"]]
+    with pytest.raises(ApiError) as refused:
+        client.upload_image("t1.png", b"png")
+    assert (refused.value.errcode, refused.value.action) == (40009, "bug")
