@@ -32,6 +32,7 @@ _TIMEOUT_S = 30.0
 _KINDS = {
     "turn": "问题和答案",
     "part": "发出或待发的消息",
+    "image": "表格图片",
     "session": "会话记忆",
     "inbox": "排队列表",
     "outbox": "待发列表",

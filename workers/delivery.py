@@ -22,12 +22,14 @@ from app.store import keys
 from app.store.app_state import AppState
 from app.store.keys import split_tag
 from app.store.lease import Lease, Leases
-from app.store.outbox import Outbox, Outcome, Part
+from app.store.outbox import Claim, Outbox, Outcome, Part
 from app.wecom.client import SendResult
 from app.wecom.errors import ApiError, SendUnknownError, TransportError
 from workers import replies
 
 log = logging.getLogger(__name__)
+
+INVALID_MEDIA_ID = 40007
 
 
 class MessageClient(Protocol):
@@ -39,6 +41,14 @@ class MessageClient(Protocol):
 
     def send_markdown(self, user: str, text: str, *, duplicate_check: bool = False) -> SendResult:
         """As ``send_text``."""
+        ...
+
+    def upload_image(self, filename: str, png: bytes) -> str:
+        """The media_id; raises ``ApiError`` or ``TransportError``."""
+        ...
+
+    def send_image(self, user: str, media_id: str, *, duplicate_check: bool = False) -> SendResult:
+        """As ``send_text``; ``ApiError`` 40007 when WeCom has the image no more."""
         ...
 
 
@@ -138,10 +148,8 @@ class Sender:
             return True
         if claim.verdict != "claimed":
             return claim.verdict != "lost"
-        user = split_tag(lease.tag).user
-        sendable = replace(part, body=claim.body)
         with self._metrics.timed("hutong_send_seconds"):
-            outcome = self._send(lease.tag, user, sendable, client, claim.duplicate_check)
+            outcome = self._send(lease, part, client, claim)
         settled = self._outbox.settle(lease, part, outcome)
         self._metrics.count("hutong_sends", state=outcome.state, errcode=outcome.errcode)
         if outcome.state == "sent" and self._app.works(lease.tag):
@@ -157,12 +165,14 @@ class Sender:
         )
         return settled and outcome.state in ("sent", "refused")
 
-    def _send(
-        self, tag: str, user: str, part: Part, client: MessageClient, duplicate_check: bool
-    ) -> Outcome:
+    def _send(self, lease: Lease, part: Part, client: MessageClient, claim: Claim) -> Outcome:
+        tag = lease.tag
         try:
+            if part.image:
+                return self._send_image(lease, part, client, claim)
             send = client.send_markdown if part.markdown else client.send_text
-            result = send(user, part.body, duplicate_check=duplicate_check)
+            user = split_tag(tag).user
+            result = send(user, claim.body, duplicate_check=claim.duplicate_check)
         except SendUnknownError as error:
             return Outcome("unknown", errmsg=str(error), wait_s=self._backoff_s(part))
         except TransportError as error:
@@ -173,6 +183,41 @@ class Sender:
             return self._refused(tag, part, error)
         return Outcome("sent", msgid=result.msgid, errcode=result.errcode)
 
+    def _send_image(self, lease: Lease, part: Part, client: MessageClient, claim: Claim) -> Outcome:
+        """Upload the image unless WeCom has it, then send it. Raises as the client does.
+
+        What may have arrived is sent again under the same media_id only: another one would be
+        another message for the duplicate check.
+        """
+        media_id = claim.media_id
+        if not media_id:
+            png = self._outbox.image(lease.tag, part.id)
+            if png is None:
+                return self._not_accepted(lease.tag, part, Outcome("refused", errmsg="no image"))
+            media_id = client.upload_image(f"{part.turn_id}.png", png)
+            if not self._outbox.keep_media(lease, part, media_id):
+                return Outcome("pending", errmsg="the lease was lost during the upload")
+        user = split_tag(lease.tag).user
+        try:
+            result = client.send_image(user, media_id, duplicate_check=claim.duplicate_check)
+        except ApiError as error:
+            expired = error.errcode == INVALID_MEDIA_ID and media_id == claim.media_id
+            if not expired or part.state == "unknown":
+                raise
+            log.warning("image expired at WeCom", extra=fields(part_id=part.id))
+            return Outcome(
+                "pending", errcode=INVALID_MEDIA_ID, errmsg=error.errmsg, media_gone=True
+            )
+        return Outcome("sent", msgid=result.msgid, errcode=result.errcode)
+
+    def _not_accepted(self, tag: str, part: Part, refused: Outcome) -> Outcome:
+        """Nothing of ours can be sent as it is: the user is told, once."""
+        log.error("part refused", extra=fields(part_id=part.id, errcode=refused.errcode))
+        if part.kind == "answer":
+            text = replies.IMAGE_UNSENDABLE if part.image else replies.UNSENDABLE
+            self._outbox.notice(tag, part.turn_id, "unsendable", text.format(turn_id=part.turn_id))
+        return replace(refused, media_gone=part.image)
+
     def _refused(self, tag: str, part: Part, error: ApiError) -> Outcome:
         """What an error code asks for; see ``app.wecom.errors.action_for``."""
         code = error.errcode or 0
@@ -181,11 +226,7 @@ class Sender:
             log.error("receiver refused", extra=fields(part_id=part.id, errcode=code))
             return replace(refused, unreachable=True)
         if error.action == "bug":
-            log.error("part refused", extra=fields(part_id=part.id, errcode=code))
-            if part.kind == "answer":
-                text = replies.UNSENDABLE.format(turn_id=part.turn_id)
-                self._outbox.notice(tag, part.turn_id, "unsendable", text)
-            return refused
+            return self._not_accepted(tag, part, refused)
         wait_s = self._backoff_s(part)
         if error.action == "wait":
             waits_s = self._limits.frequency_waits_s

@@ -28,7 +28,7 @@ from workers.celery_app import make_app, serve
 from workers.delivery import DeliveryLimits, Sender
 from workers.sweeper import Sweeper, SweepTimes
 from workers.tasks import register_deliver, register_wake
-from workers.turn import Agent, TurnLimits, TurnRunner
+from workers.turn import Agent, Draw, TurnLimits, TurnRunner
 
 log = logging.getLogger(__name__)
 
@@ -38,10 +38,12 @@ BROKEN_STATUS = 1
 
 @dataclass(frozen=True)
 class LoadedAgent:
-    """An agent that is ready, and what its process tells of itself at every heartbeat."""
+    """An agent that is ready, what its process tells of itself at every heartbeat, and what draws
+    its tables (None: nothing does)."""
 
     agent: Agent
     facts: Callable[[], Mapping[str, Any]] = dict
+    draw: Draw | None = None
 
 
 AgentBuilder = Callable[[Settings], AbstractContextManager[LoadedAgent]]
@@ -78,6 +80,7 @@ def serve_turns(
                 ended_expiry_s=settings.ended_expiry_s,
             ),
             markdown=settings.wecom_message_type == "markdown",
+            draw=loaded.draw,
             on_reply=dispatcher.deliver,
             on_more=dispatcher.wake,
             on_broken=on_broken,

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import redis
 
@@ -24,7 +24,7 @@ from app.store import keys
 from app.store.inbox import Inbox
 from app.store.lease import Lease, Leases
 from app.store.sessions import Sessions
-from app.store.turns import Finish, Turn, Turns
+from app.store.turns import Finish, Image, Turn, Turns
 from app.wecom.markdown import to_text, to_wecom_markdown
 from app.wecom.reply import marked_parts
 from inference.errors import InferenceError
@@ -33,6 +33,10 @@ from workers import replies
 from workers.agent.steps import AgentResult, Step
 from workers.agent.transcript import from_json, to_json
 from workers.step_metrics import count_step
+
+if TYPE_CHECKING:
+    # The sender's image, which imports this module, has no tools.
+    from tools.base import Table
 
 log = logging.getLogger(__name__)
 
@@ -69,12 +73,16 @@ class TurnLimits:
     ended_expiry_s: int = keys.ENDED_EXPIRY_S
 
 
+Draw = Callable[["Table"], bytes]
+"""A PNG of a table that chat text cannot show well, b"" for any other table."""
+
+
 class TurnRunner:
     """Works on users' inboxes; safe to call from many threads and many processes.
 
-    ``markdown`` answers in WeCom's Markdown rather than text. ``on_reply(tag)`` and
-    ``on_more(tag)`` are told that an outbox got a reply and that an inbox holds more; both are
-    hints. ``on_broken()`` is told that this process can answer nobody.
+    ``markdown`` answers in WeCom's Markdown rather than text; ``draw`` makes images of tables.
+    ``on_reply(tag)`` and ``on_more(tag)`` are told that an outbox got a reply and that an inbox
+    holds more; both are hints. ``on_broken()`` is told that this process can answer nobody.
     """
 
     def __init__(
@@ -84,6 +92,7 @@ class TurnRunner:
         limits: TurnLimits | None = None,
         *,
         markdown: bool = False,
+        draw: Draw | None = None,
         on_reply: Callable[[str], object] = lambda tag: None,
         on_more: Callable[[str], object] = lambda tag: None,
         on_broken: Callable[[], None] = lambda: None,
@@ -94,6 +103,7 @@ class TurnRunner:
         self._agent = agent
         self._limits = limits or TurnLimits()
         self._markdown = markdown
+        self._draw = draw
         self._inbox = Inbox(client)
         self._turns = Turns(client, ended_expiry_s=self._limits.ended_expiry_s)
         self._sessions = Sessions(client)
@@ -227,7 +237,21 @@ class TurnRunner:
             session_document=_json(messages) if messages else "",
             session_expiry_s=self._limits.session_expiry_s,
             markdown=self._markdown,
+            image=self._image(turn, result.table),
         )
+
+    def _image(self, turn: Turn, table: Table | None) -> Image | None:
+        """The table as an image where that shows more than the text does."""
+        if self._draw is None or table is None or turn.dry_run:
+            return None
+        try:
+            png = self._draw(table)
+        except (OSError, ValueError) as error:
+            # The text is the answer, with or without its image.
+            log.error("table not drawn", extra=fields(turn_id=turn.id, error=type(error).__name__))
+            return None
+        size = {"rows": len(table.rows), "columns": len(table.columns)}
+        return Image(png, replies.TABLE_IMAGE.format(**size)) if png else None
 
     def _history(self, turn: Turn) -> list[Message]:
         history: list[Message] = []

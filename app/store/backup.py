@@ -156,8 +156,9 @@ def _groups(client: redis.Redis) -> Iterator[list[tuple[str, int, bytes]]]:
     while members:
         tag, names = members.popitem()
         user = UserKeys(tag)
-        lead = [user.inbox, user.outbox, user.epoch, user.session(), user.turn(""), user.part("")]
-        flat: list[Any] = dump_member(keys=[*lead, *names], args=[])
+        lead = [user.inbox, user.outbox, user.epoch, user.session()]
+        prefixes = [user.turn(""), user.part(""), user.image("")]
+        flat: list[Any] = dump_member(keys=[*lead, *prefixes, *names], args=[])
         group = [
             (name.decode(), int(end_ms), value)
             for name, end_ms, value in zip(flat[::3], flat[1::3], flat[2::3], strict=True)

@@ -1,10 +1,11 @@
 -- Count an attempt to send the first part of an outbox, before the request leaves.
 -- The state becomes "unknown" here, so that a sender killed in mid-flight leaves the truth behind.
--- KEYS: fence, outbox, part hash, send times, sent-body mark, turn hash.
+-- KEYS: fence, outbox, part hash, send times, sent-body mark, turn hash, image.
 -- ARGV: token, part id, duplicate-check window (ms), oldest age (ms), ended expiry (s), most
---       bytes of a text.
+--       bytes of a text, life of a media id (ms).
 -- Returns {verdict, number}; verdict: lost | moved | gone | wait (ms) | ended | dropped | claimed (0/1:
--- whether WeCom's duplicate check is to be asked for; then the text to send).
+-- whether WeCom's duplicate check is to be asked for; then the text to send, and the media id of
+-- an image that WeCom has already, or '').
 if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then return {'lost', 0} end
 if redis.call('LINDEX', KEYS[2], 0) ~= ARGV[2] then return {'moved', 0} end
 local state = redis.call('HGET', KEYS[3], 'state')
@@ -23,6 +24,7 @@ if state == 'unknown' then
   if not checked or now_ms - first_ms > window_ms then
     redis.call('LPOP', KEYS[2])
     redis.call('EXPIRE', KEYS[3], ARGV[5])
+    redis.call('EXPIRE', KEYS[7], ARGV[5])
     return {'ended', 0}
   end
 elseif now_ms - tonumber(redis.call('HGET', KEYS[3], 'replayed_ms')
@@ -30,6 +32,7 @@ elseif now_ms - tonumber(redis.call('HGET', KEYS[3], 'replayed_ms')
   redis.call('HSET', KEYS[3], 'state', 'refused', 'errmsg', 'too old to be of use')
   redis.call('LPOP', KEYS[2])
   redis.call('EXPIRE', KEYS[3], ARGV[5])
+  redis.call('EXPIRE', KEYS[7], ARGV[5])
   return {'ended', 0}
 end
 
@@ -65,7 +68,9 @@ if state == 'pending' then
   -- The same text twice within the window is meant, and the check would swallow the second: an
   -- answer gets spaces nobody sees at its end, so that it too can be sent again after a time-out.
   local checked = 1 - redis.call('EXISTS', KEYS[5])
-  if checked == 0 and kind ~= 'ack' and kind ~= 'progress' then
+  if redis.call('HGET', KEYS[3], 'image') == '1' then
+    checked = 1 -- its media id makes it unlike any other
+  elseif checked == 0 and kind ~= 'ack' and kind ~= 'progress' then
     local count = redis.call('INCR', KEYS[5] .. ':repeats')
     redis.call('PEXPIRE', KEYS[5] .. ':repeats', window_ms)
     local body = redis.call('HGET', KEYS[3], 'body')
@@ -83,5 +88,6 @@ redis.call('HINCRBY', KEYS[3], 'attempts', 1)
 redis.call('LPUSH', KEYS[4], now_ms)
 redis.call('LTRIM', KEYS[4], 0, 999)
 redis.call('EXPIRE', KEYS[4], 3600)
-local claimed = redis.call('HMGET', KEYS[3], 'duplicate_check', 'body')
-return {'claimed', tonumber(claimed[1]), claimed[2]}
+local claimed = redis.call('HMGET', KEYS[3], 'duplicate_check', 'body', 'media_id', 'media_ms')
+local kept = claimed[3] and now_ms - tonumber(claimed[4]) < tonumber(ARGV[7])
+return {'claimed', tonumber(claimed[1]), claimed[2], kept and claimed[3] or ''}

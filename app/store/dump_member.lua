@@ -1,6 +1,6 @@
 -- Everything of one member at one moment, as RESTORE takes it. The inbox and the outbox come last.
--- KEYS: inbox, outbox, epoch, first session, prefix of turn hashes, prefix of part hashes, then the
---       keys that were found by looking.
+-- KEYS: inbox, outbox, epoch, first session, prefix of turn hashes, prefix of part hashes, prefix
+--       of images, then the keys that were found by looking.
 -- Returns {name, end of life (ms since 1970, 0: never), value, name, ...}.
 local names, seen = {}, {[KEYS[1]] = true, [KEYS[2]] = true}
 local function add(name)
@@ -9,10 +9,13 @@ local function add(name)
     names[#names + 1] = name
   end
 end
-for i = 7, #KEYS do add(KEYS[i]) end
+for i = 8, #KEYS do add(KEYS[i]) end
 -- What came into being since the looking.
 for _, id in ipairs(redis.call('LRANGE', KEYS[1], 0, -1)) do add(KEYS[5] .. id) end
-for _, id in ipairs(redis.call('LRANGE', KEYS[2], 0, -1)) do add(KEYS[6] .. id) end
+for _, id in ipairs(redis.call('LRANGE', KEYS[2], 0, -1)) do
+  add(KEYS[6] .. id)
+  add(KEYS[7] .. id)
+end
 local epoch = redis.call('GET', KEYS[3])
 add(KEYS[3])
 add(epoch and KEYS[4] .. ':' .. epoch or KEYS[4])

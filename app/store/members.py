@@ -193,10 +193,10 @@ class Members:
         return removed
 
     def _record(self, name: str) -> dict[str, Any] | None:
-        value = _read(self._redis, name)
+        kind = kind_of(name).partition(":")[0]
+        value: Any = self._data_url(name) if kind == "image" else _read(self._redis, name)
         if value is None:
             return None
-        kind = kind_of(name).partition(":")[0]
         if kind == "turn":
             value["steps"] = _parsed(value.get("steps", "[]"))
         elif kind == "session":
@@ -208,6 +208,12 @@ class Members:
             "expires_in_s": ttl_s if ttl_s >= 0 else None,
             "value": value,
         }
+
+    def _data_url(self, name: str) -> str | None:
+        png = self._redis.get(name)
+        if not isinstance(png, bytes):
+            return None
+        return f"data:image/png;base64,{base64.b64encode(png).decode()}"
 
 
 def tag_of(name: str) -> str:

@@ -34,6 +34,8 @@ Verdict = Literal["claimed", "wait", "ended", "dropped", "gone", "moved", "lost"
 DUPLICATE_WINDOW_S = 4 * 3600
 """How long WeCom remembers a request for its duplicate check (the most it offers)."""
 _CLOCK_MARGIN_S = 300
+MEDIA_LIFE_S = 3 * 86_400 - 3600
+"""WeCom keeps an uploaded image for three days."""
 MAX_AGE_S = 24 * 3600
 """A part that could not be sent for a day is given up."""
 
@@ -43,7 +45,8 @@ class Part:
     """One message to send. Times are ms since 1970, ``errcode`` is WeCom's, 0 when there is none.
 
     ``kind`` is ``answer``, ``notice`` (said besides), or ``ack`` or ``progress``, which may be
-    left out; ``seq`` counts from 1 to ``total`` within an answer.
+    left out; ``seq`` counts from 1 to ``total`` within an answer. An ``image`` is sent as one, and
+    its ``body`` says in words what it shows.
     """
 
     id: str
@@ -60,6 +63,7 @@ class Part:
     created_ms: int
     markdown: bool = False
     replays: int = 0
+    image: bool = False
 
     @property
     def bridges(self) -> bool:
@@ -71,7 +75,8 @@ class Part:
 class Claim:
     """Whether a part may be sent now. ``claimed``: yes, and its outcome must be settled.
 
-    Then ``body`` is the text: a repeated one got spaces at its end to be told from the first.
+    Then ``body`` is the text: a repeated one got spaces at its end to be told from the first; and
+    ``media_id`` is what WeCom calls the image, "" when it has none (any more).
     ``ended``: given up. ``dropped``: only bridged the waiting, which is over.
     """
 
@@ -79,12 +84,14 @@ class Claim:
     duplicate_check: bool = False
     wait_s: float = 0.0
     body: str = ""
+    media_id: str = ""
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What is known after a send. ``wait_s`` holds this user's deliveries back for a while;
-    ``unreachable`` marks the user, who gets no bridging lines until something arrives again."""
+    ``unreachable`` marks the user, who gets no bridging lines until something arrives again;
+    ``media_gone``: WeCom has the image no more, it must be uploaded again."""
 
     state: State
     msgid: str = ""
@@ -92,6 +99,7 @@ class Outcome:
     errmsg: str = ""
     wait_s: float = 0.0
     unreachable: bool = False
+    media_gone: bool = False
 
 
 class Outbox:
@@ -104,6 +112,7 @@ class Outbox:
         self._settle = script(client, "settle_part")
         self._acknowledge = script(client, "acknowledge")
         self._notice = script(client, "notice")
+        self._keep_media = script(client, "keep_media")
 
     def head(self, tag: str) -> Part | None:
         """The oldest unsettled part of ``tag``. One that expired is skipped."""
@@ -150,10 +159,13 @@ class Outbox:
         """Count an attempt at ``part`` and say whether and how it may be sent."""
         user = UserKeys(lease.tag)
         verdict, number, *text = self._claim(
-            keys=[*self._keys(lease, part), user.sent_body(part.body), user.turn(part.turn_id)],
+            keys=[
+                *(*self._keys(lease, part), user.sent_body(part.body), user.turn(part.turn_id)),
+                user.image(part.id),
+            ],
             args=[
                 *(lease.token, part.id, (DUPLICATE_WINDOW_S - _CLOCK_MARGIN_S) * 1000),
-                *(MAX_AGE_S * 1000, self._ended_expiry_s, TEXT_LIMIT_BYTES),
+                *(MAX_AGE_S * 1000, self._ended_expiry_s, TEXT_LIMIT_BYTES, MEDIA_LIFE_S * 1000),
             ],
         )
         name = cast(Verdict, verdict.decode())
@@ -164,6 +176,19 @@ class Outbox:
             duplicate_check=name == "claimed" and bool(number),
             wait_s=number / 1000 if name == "wait" else 0.0,
             body=text[0].decode() if text else "",
+            media_id=text[1].decode() if text else "",
+        )
+
+    def image(self, tag: str, part_id: str) -> bytes | None:
+        """The PNG of an image part."""
+        png = self._redis.get(UserKeys(tag).image(part_id))
+        return png if isinstance(png, bytes) else None
+
+    def keep_media(self, lease: Lease, part: Part, media_id: str) -> bool:
+        """Remember the upload of a claimed image before it is sent. False when the lease was lost:
+        it must then not be sent under this id."""
+        return bool(
+            self._keep_media(keys=self._keys(lease, part), args=[lease.token, part.id, media_id])
         )
 
     def settle(self, lease: Lease, part: Part, outcome: Outcome) -> bool:
@@ -174,12 +199,12 @@ class Outbox:
         done = self._settle(
             keys=[
                 *(*self._keys(lease, part), user.sent_body(part.body), user.send_wait),
-                user.unreachable,
+                *(user.unreachable, user.image(part.id)),
             ],
             args=[
                 *(lease.token, part.id, outcome.state, outcome.msgid, outcome.errcode),
                 *(outcome.errmsg, int(outcome.wait_s * 1000), self._ended_expiry_s),
-                int(outcome.unreachable),
+                *(int(outcome.unreachable), int(outcome.media_gone)),
             ],
         )
         return bool(done)
@@ -264,4 +289,5 @@ def _part(raw: Mapping[bytes, bytes]) -> Part:
         created_ms=int(fields["created_ms"]),
         markdown=fields.get("markdown") == "1",
         replays=int(fields.get("replays") or 0),
+        image=fields.get("image") == "1",
     )

@@ -1,5 +1,5 @@
 -- Put a part that was refused or given up back among those to be sent, once, at its place.
--- KEYS: part hash, outbox, prefix of part hashes.
+-- KEYS: part hash, outbox, prefix of part hashes, image.
 -- ARGV: part id, number of replays so far as the caller saw it.
 -- Returns 1 when it waits now, else 0: it is sent, waits already, is gone, or was replayed since.
 local part = redis.call('HMGET', KEYS[1], 'state', 'kind', 'replays', 'created_ms', 'seq')
@@ -18,6 +18,7 @@ redis.call('HSET', KEYS[1], 'state', 'pending', 'attempts', 0, 'replayed_ms', no
 redis.call('HDEL', KEYS[1], 'errcode', 'errmsg', 'msgid', 'first_sent_ms', 'duplicate_check')
 redis.call('HINCRBY', KEYS[1], 'replays', 1)
 redis.call('PERSIST', KEYS[1])
+redis.call('PERSIST', KEYS[4])
 
 -- Before the first younger part, but never before one that is being sent: its sender settles the
 -- head of the list.

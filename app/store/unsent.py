@@ -108,7 +108,8 @@ class Unsent:
         user = UserKeys(tag)
         self._redis.zadd(keys.PENDING_OUTBOXES, {tag: time.time()})
         done = self._replay(
-            keys=[user.part(part_id), user.outbox, user.part("")], args=[part_id, replays]
+            keys=[user.part(part_id), user.outbox, user.part(""), user.image(part_id)],
+            args=[part_id, replays],
         )
         self._redis.zadd(keys.PENDING_OUTBOXES, {tag: time.time()})
         return bool(done)

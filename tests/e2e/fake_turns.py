@@ -10,14 +10,18 @@ from collections.abc import Callable, Iterator, Sequence
 
 from app.settings import Settings, load
 from inference.protocol import Message
+from tools.base import Table
 from workers import processes
-from workers.agent.steps import AgentResult, Step
+from workers.agent.steps import AgentResult, Step, ToolStep
+from workers.table_images import drawer
 
 DELAY_S = 0.3
+WIDE = Table(("产品", "区域", "销售额", "利润"), tuple((f"P{n}", "华东", n, -n) for n in range(20)))
 
 
 class EchoAgent:
-    """Repeats the question after a while; 「慢」 takes longer than the acknowledgement waits."""
+    """Repeats the question after a while; 「慢」 takes longer than the acknowledgement waits, and
+    「宽表」 is answered with a wide table and the query that it came from."""
 
     def run(
         self,
@@ -31,14 +35,17 @@ class EchoAgent:
     ) -> AgentResult:
         if "失败" in question:
             return AgentResult(text="没能答出来", status="failed")
+        if "宽表" in question:
+            query = ToolStep("sql_query", {"sql": "x"}, "", "", 1.0, "SELECT\n  1", "2024年")
+            return AgentResult("见图。", "ok", (query,), table=WIDE)
         time.sleep(5 if "慢" in question else DELAY_S)
         repeats = 400 if "长" in question else 1
         return AgentResult(text="\n".join([f"{user} 问：{question}"] * repeats), status="ok")
 
 
 @contextlib.contextmanager
-def build(_settings: Settings) -> Iterator[processes.LoadedAgent]:
-    yield processes.LoadedAgent(EchoAgent())
+def build(settings: Settings) -> Iterator[processes.LoadedAgent]:
+    yield processes.LoadedAgent(EchoAgent(), draw=drawer(settings))
 
 
 if __name__ == "__main__":

@@ -134,6 +134,27 @@ def test_a_turn_that_failed_is_not_an_answer(tmp_path: Path) -> None:
     assert "failed" not in done.stderr
 
 
+def test_a_wide_table_is_a_picture_and_its_sql_is_told(tmp_path: Path) -> None:
+    demo = Demo(tmp_path, HUTONG_TABLE_IMAGES="1")
+    try:
+        url = demo.url()
+        for text, count in (("宽表", 2), ("把SQL发我", 3)):
+            body = {"user": "WangFang", "text": text}
+            assert requests.post(f"{url}/sim/messages", json=body, timeout=10).ok
+            until(lambda count=count: len(app_texts(url)) == count)
+        sentence, picture, sql = app_texts(url)
+        assert sentence == "见图。"
+        assert re.fullmatch(r"\[图片\] \S+\.png", picture)
+        assert sql == "“宽表”用的SQL：\n\nSELECT\n  1\n统计口径：2024年"
+        seen = requests.get(f"{url}/sim/conversations/WangFang", timeout=10).json()["messages"]
+        (media_id,) = [m["media_id"] for m in seen if m["sender"] == "app" and m["media_id"]]
+        image = requests.get(f"{url}/sim/media/{media_id}", timeout=10).content
+        assert image.startswith(b"\x89PNG")
+    finally:
+        demo.process.send_signal(signal.SIGTERM)
+        demo.process.wait(timeout=LIMIT_S)
+
+
 def test_a_long_question_is_echoed_short_and_answered_whole(tmp_path: Path) -> None:
     question = "问" * 200
     done = ask(tmp_path, "--ask", question)

@@ -90,6 +90,7 @@ class FakeWeCom:
         self.sent: list[tuple[str, str]] = []
         self.checks: list[bool] = []
         self.markdown: list[str] = []
+        self.uploads: list[bytes] = []
         self.script = list(script)
         self._lock = threading.Lock()
 
@@ -97,9 +98,7 @@ class FakeWeCom:
         """As ``app.wecom.client.WeComClient.send_text``."""
         with self._lock:
             self.checks.append(duplicate_check)
-            error = self.script.pop(0) if self.script else None
-            if error:
-                raise error
+            self._play()
             self.sent.append((user, text))
             return SendResult(0, "ok", f"msg{len(self.sent)}", "")
 
@@ -107,6 +106,22 @@ class FakeWeCom:
         """As ``app.wecom.client.WeComClient.send_markdown``."""
         self.markdown.append(text)
         return self.send_text(user, text, duplicate_check=duplicate_check)
+
+    def upload_image(self, filename: str, png: bytes) -> str:
+        """As ``app.wecom.client.WeComClient.upload_image``; plays the script like a send."""
+        with self._lock:
+            self._play()
+            self.uploads.append(png)
+            return f"media{len(self.uploads)}"
+
+    def send_image(self, user: str, media_id: str, *, duplicate_check: bool = False) -> SendResult:
+        """As ``app.wecom.client.WeComClient.send_image``."""
+        return self.send_text(user, media_id, duplicate_check=duplicate_check)
+
+    def _play(self) -> None:
+        error = self.script.pop(0) if self.script else None
+        if error:
+            raise error
 
 
 def wait_for(condition: Callable[[], object], limit_s: float = 30.0) -> None:
