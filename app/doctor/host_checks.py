@@ -1,7 +1,8 @@
 """Disk, memory and versions of this machine, and what the engine says of its GPU and model.
 
-Owns the reading of the operating system and of ``python -m inference doctor --json``, which runs in
-a process of its own: the gateway never imports the engine. Knows nothing of Redis or WeCom.
+Owns the reading of the operating system and of ``python -m inference doctor --json`` and
+``python -m tools.table_image``, which run in processes of their own: the gateway imports neither.
+Knows nothing of Redis or WeCom.
 """
 
 from __future__ import annotations
@@ -22,12 +23,17 @@ from app.settings import Settings
 
 LEAST_FREE_BYTES = 2 * 10**9
 ENGINE_TIMEOUT_S = 180.0
+FONT_TIMEOUT_S = 30.0
 _PACKAGES = ("flask", "celery", "redis", "wechatpy", "cryptography", "gunicorn")
 
 
 def check(settings: Settings) -> list[Finding]:
     """This machine, then the engine."""
-    return [_versions(), _disk(settings.data_dir), *_memory(), *_engine(settings)]
+    return [
+        *(_versions(), _disk(settings.data_dir), *_memory()),
+        *_table_images(settings),
+        *_engine(settings),
+    ]
 
 
 def _versions() -> Finding:
@@ -79,6 +85,27 @@ def _available_bytes() -> int | None:
     except (OSError, ValueError, IndexError):
         pass
     return None
+
+
+def _table_images(settings: Settings) -> list[Finding]:
+    """Nothing where they are off; else whether there is a font to draw them in."""
+    chosen = settings.table_images
+    if chosen is False:
+        return []
+    if importlib.util.find_spec("PIL") is None:
+        return [skip("table_images", "表格图片由模型进程画：在它的容器里运行同样的命令看字体")]
+    command = [sys.executable, "-m", "tools.table_image"]
+    command += [str(chosen)] if isinstance(chosen, Path) else []
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=FONT_TIMEOUT_S, check=False)
+        record: dict[str, str] = json.loads(done.stdout.decode().strip().splitlines()[-1])
+    except (subprocess.TimeoutExpired, ValueError, IndexError, OSError):
+        remedy = "运行 python -m tools.table_image 看它的报错；多半是依赖没装好，make setup 重装"
+        return [warn("table_images", "画表格图片的部分没有回答；宽表格只发文字", remedy)]
+    if record["problem"]:
+        fact, _, remedy = record["problem"].partition("；")
+        return [warn("table_images", f"{fact}；宽表格只发文字", remedy)]
+    return [ok("table_images", f"宽表格会另发图片，字体 {record['font']}")]
 
 
 def _engine(settings: Settings) -> list[Finding]:

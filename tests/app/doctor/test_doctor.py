@@ -19,7 +19,7 @@ from app import create_app
 from app.cli import main
 from app.doctor import host_checks, store_checks, wecom_checks
 from app.doctor.findings import Finding, as_json, as_text, exit_status
-from app.settings import Settings
+from app.settings import Settings, load
 from app.simulator.corp import Corp
 from app.simulator.service import Simulator
 from app.store import keys
@@ -230,6 +230,18 @@ def test_an_engine_that_does_not_answer(
     monkeypatch.setattr("app.doctor.host_checks.sys.executable", "/bin/false")
     found = by_name(host_checks.check(configured))["engine"]
     assert (found.level, "make setup" in found.remedy) == ("fail", True)
+
+
+@pytest.mark.parametrize(
+    ("value", "level"), [("0", ""), ("1", "ok"), ("/nowhere/simhei.ttf", "warn")]
+)
+def test_a_font_for_table_images(environ: dict[str, str], value: str, level: str) -> None:
+    settings = load({**environ, "HUTONG_TABLE_IMAGES": value})
+    found = {f.level: f for f in host_checks.check(settings) if f.name == "table_images"}
+    assert "".join(found) == level
+    if level == "warn":
+        assert "/nowhere/simhei.ttf" in found["warn"].fact
+        assert "中文字体" in found["warn"].remedy
 
 
 def test_no_room_on_the_disk(configured: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
