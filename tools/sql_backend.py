@@ -130,4 +130,6 @@ def _affinity(declared: str) -> str:
     upper = declared.upper()
     if "INT" in upper:
         return "BIGINT"
+    if "TIME" in upper:  # text to SQLite, but its values hold more than a day
+        return "TIMESTAMP"
     return "DOUBLE" if any(part in upper for part in ("REAL", "FLOA", "DOUB")) else "TEXT"

@@ -21,6 +21,8 @@ from sqlglot.schema import MappingSchema
 
 from tools.base import ToolArgumentError
 from tools.semantic import Semantic
+from tools.sql_days import mark_comparisons, whole_days
+from tools.sql_grouping import complete_groups, mark_columns
 from tools.sql_literals import Resolve, correct, mark
 from tools.sql_rules import FORBIDDEN, MayRead, make_real, mark_divisions, refuse_unreadable
 from tools.sql_scope import LastDay, Now, describe
@@ -122,7 +124,8 @@ class SqlChecker:
         self._refuse_now(tree, today)
         cte_names = self._cte_names(tree)
         tables = self._tables(tree, cte_names)
-        marked, divisions = mark(tree), mark_divisions(tree)
+        marked, divisions, columns = mark(tree), mark_divisions(tree), mark_columns(tree)
+        comparisons = mark_comparisons(tree)
         qualified = self._qualify(tree)
         if may_read is not None:
             refuse_unreadable(qualified, self._schema, may_read)
@@ -130,6 +133,8 @@ class SqlChecker:
             changed = correct(marked, qualified, resolve) or changed
         annotate_types(qualified, schema=self._mapping, dialect=READ_AS)
         changed = make_real(divisions, qualified) or changed
+        changed = complete_groups(columns, qualified) or changed
+        changed = whole_days(comparisons, qualified) or changed
         if self._write is not None:
             sql = self._write(qualified)
         elif changed:

@@ -17,8 +17,11 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 Narrow = Callable[["Period"], bool]
+IsDay = Callable[[exp.Column], bool]
 _DAY = datetime.timedelta(days=1)
 _ISO = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T].*)?)?)?")
+_CLOCK = re.compile(r"[ T](?!00:00(:00)?$|23:59(:59)?$)\d")
+"""A moment within a day: no words for it but its own."""
 _QUARTER_LABEL = re.compile(r"(\d{4})-?Q([1-4])", re.I)
 _FIXED_DATE = re.compile(r"date\(('\d{4}-\d\d-\d\d'(?:, ?'[\w +:-]{1,24}'){0,4})\)", re.I)
 _COLUMN = r"(?:\"?\w+\"?\.)?\"?(\w+)\"?"
@@ -101,16 +104,24 @@ class Period:
         return f"{high}年及以前" if high is not None else ""
 
 
-def time_part(node: exp.Expr) -> tuple[exp.Column, Narrow] | None:
-    """The column and the way a condition narrows a period; None when it is not about time."""
+def named_like_a_day(column: exp.Column) -> bool:
+    """``date``, ``hire_date``."""
+    return column.name == "date" or column.name.endswith("_date")
+
+
+def time_part(node: exp.Expr, is_day: IsDay = named_like_a_day) -> tuple[exp.Column, Narrow] | None:
+    """The column and the way a condition narrows a period; None when it is not about time.
+
+    ``is_day``: which columns hold days or moments.
+    """
     if isinstance(node, exp.In) and node.expressions:
         subject, values = node.this, [_text(value) for value in node.expressions]
-        target = _subject(subject)
+        target = _subject(subject, is_day)
         if target and all(values):
             column, unit = target
             return column, lambda period: _within(period, unit, values)
     if isinstance(node, exp.Between):
-        target = _subject(node.this)
+        target = _subject(node.this, is_day)
         low, high = _text(node.args["low"]), _text(node.args["high"])
         if target and low and high:
             column, unit = target
@@ -121,28 +132,28 @@ def time_part(node: exp.Expr) -> tuple[exp.Column, Narrow] | None:
                 ),
             )
     if isinstance(node, exp.Like):
-        target = _subject(node.this)
+        target = _subject(node.this, is_day)
         pattern = _text(node.expression)
         if target and target[1] == "date" and re.fullmatch(r"[\d-]+%", pattern):
             prefix = pattern[:-1].rstrip("-")
             return target[0], lambda period: _bound(period, "prefix", exp.EQ, prefix)
     if type(node) in _SWAPPED:
-        return _compared(node)
+        return _compared(node, is_day)
     return None
 
 
-def _compared(node: exp.Expr) -> tuple[exp.Column, Narrow] | None:
+def _compared(node: exp.Expr, is_day: IsDay) -> tuple[exp.Column, Narrow] | None:
     left, right, kind = node.args["this"], node.args["expression"], type(node)
     if _text(left) and not _text(right):
         left, right, kind = right, left, _SWAPPED[kind]
-    target, value = _subject(left), _text(right)
-    if not target or not value:
+    target, value = _subject(left, is_day), _text(right)
+    if not target or not value or _CLOCK.search(value):
         return None
     column, unit = target
     return column, lambda period: _bound(period, unit, kind, value)
 
 
-def _subject(node: exp.Expr) -> tuple[exp.Column, str] | None:
+def _subject(node: exp.Expr, is_day: IsDay) -> tuple[exp.Column, str] | None:
     """The time column that ``node`` is about and its unit."""
     while isinstance(node, exp.Paren | exp.Cast):
         node = node.this
@@ -150,14 +161,13 @@ def _subject(node: exp.Expr) -> tuple[exp.Column, str] | None:
         name = node.name
         if name in _NAMES:
             return node, name
-        return (node, "date") if name == "date" or name.endswith("_date") else None
+        return (node, "date") if is_day(node) else None
     column = node.find(exp.Column)
     if column is None or not isinstance(column, exp.Column):
         return None
     text = node.sql(dialect="sqlite")
     for pattern, unit in _CALLS:
-        match = pattern.fullmatch(text)
-        if match and (match.group(1) == "date" or match.group(1).endswith("_date")):
+        if pattern.fullmatch(text) and is_day(column):
             return column, unit
     return None
 

@@ -16,7 +16,7 @@ from sqlglot import exp
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from tools.numbers import format_number
-from tools.sql_period import Period, time_part
+from tools.sql_period import Period, named_like_a_day, time_part
 from tools.sql_words import Words
 
 ALL_TIME = "全部时间"
@@ -169,14 +169,14 @@ class _Reader:
         period = copy.deepcopy(self._period)
         narrowed = False
         for part in _flatten(condition, exp.And):
-            read = time_part(part)
+            read = time_part(part, self._is_day)
             if read is not None and self._is_time(read[0]):
                 narrowed = read[1](period) or narrowed
         return period if narrowed else None
 
     def _time(self, part: exp.Expr, period: Period) -> bool:
         """Take ``part`` into the period when it restricts time; False otherwise."""
-        read = time_part(part)
+        read = time_part(part, self._is_day)
         if read is None:
             return False
         column, narrow = read
@@ -185,8 +185,13 @@ class _Reader:
         return narrow(self._dated.setdefault(self._title(column), Period()))
 
     def _is_time(self, column: exp.Column) -> bool:
-        declared = self._words.time_column(self._tables.get(column.table, ""))
-        return column.name in _TIME_COLUMNS or column.name == declared
+        return column.name in _TIME_COLUMNS or self._is_declared(column)
+
+    def _is_day(self, column: exp.Column) -> bool:
+        return named_like_a_day(column) or self._is_declared(column)
+
+    def _is_declared(self, column: exp.Column) -> bool:
+        return column.name == self._words.time_column(self._tables.get(column.table, ""))
 
     def _title(self, node: exp.Expr) -> str:
         if isinstance(node, exp.Column):
@@ -228,7 +233,7 @@ class _Reader:
     def _branch_period(self, branch: exp.Expr) -> Period | None:
         period = Period()
         for part in _flatten(branch, exp.And):
-            read = time_part(part)
+            read = time_part(part, self._is_day)
             if read is None or not self._is_time(read[0]) or not read[1](period):
                 return None
         return period if period.words() else None

@@ -64,7 +64,7 @@ class KnownValues:
     def __init__(self, backend: Backend, semantic: Semantic) -> None:
         self._backend = backend
         self._semantic = semantic
-        self._kept: dict[tuple[str, str], _Kept] = {}
+        self._kept: dict[tuple[str, str, str], _Kept] = {}
         self._lock = threading.Lock()
 
     def resolve(self, table: str, column: str, text: str, asker: Asker) -> str:
@@ -99,7 +99,7 @@ class KnownValues:
         if place is None:
             return None
         sql = f"SELECT MAX({self._quoted(place[1])}) FROM {self._quoted(place[0])}"
-        for text in self._values(*place, asker, sql) or ():
+        for text in self._kept_values((*place, "last"), sql, asker) or ():
             with contextlib.suppress(ValueError):
                 return datetime.date.fromisoformat(text[:10])
         return None
@@ -141,20 +141,29 @@ class KnownValues:
         cards = (card for table in self._semantic.tables for card in table.columns)
         return {value for card in cards if card.title == title for value in card.values}
 
-    def _values(
-        self, table: str, column: str, asker: Asker, sql: str = ""
-    ) -> frozenset[str] | None:
-        """All values of a column, or what ``sql`` finds in it; None where it is not checked."""
-        if not sql and (column in {"date", "quarter_label"} or column.endswith(("_id", "_date"))):
+    def _values(self, table: str, column: str, asker: Asker) -> frozenset[str] | None:
+        """All values of a column; None where it is not checked."""
+        is_time = column in {self._semantic.time_column(table), "quarter_label"}
+        if is_time or column.endswith(("_id", "_date")):
             return None
+        sql = f"SELECT DISTINCT {self._quoted(column)} FROM {self._quoted(table)}"
+        return self._kept_values((table, column, "all"), sql, asker)
+
+    def _kept_values(
+        self, key: tuple[str, str, str], sql: str, asker: Asker
+    ) -> frozenset[str] | None:
+        """What ``sql`` finds in a column, read again when the data may have changed.
+
+        ``key``: table, column, and which of its values.
+        """
         state = self._backend.state()
         with self._lock:
-            kept = self._kept.get((table, column))
+            kept = self._kept.get(key)
         if kept is None or kept.state != state:
-            sql = sql or f"SELECT DISTINCT {self._quoted(column)} FROM {self._quoted(table)}"
+            table, column, _ = key
             kept = _Kept(state, self._read(sql, {table: (column,)}, asker))
             with self._lock:
-                self._kept[table, column] = kept
+                self._kept[key] = kept
         return kept.values
 
     def _read(
