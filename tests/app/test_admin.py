@@ -13,7 +13,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from werkzeug.test import TestResponse
 
-from app import MAX_BODY_BYTES, create_app, settings
+from app import MAX_BODY_BYTES, create_app, replies, settings
 from app.metrics import Metrics
 from app.settings import Settings
 from app.store.app_state import AppState
@@ -270,3 +270,11 @@ def test_what_is_answered_at_once_is_kept_as_long_as_set(
     turn_id = post(http, {"user": "zhangsan", "text": "/help"}).get_json()["turn_id"]
     tag = user_tag(CORP, AGENT, "zhangsan")
     assert redis_client.ttl(UserKeys(tag).turn(turn_id)) == pytest.approx(2 * 86_400, abs=60)
+
+
+def test_the_command_sql_can_be_tried_dry(http: FlaskClient, redis_client: redis.Redis) -> None:
+    body = {"user": "zhangsan", "text": "把SQL发我", "dry_run": True}
+    turn_id = post(http, body).get_json()["turn_id"]
+    turn = Turns(redis_client).get(turn_id)
+    assert turn is not None
+    assert (turn.status, turn.answer, turn.dry_run) == ("done", replies.NO_ANSWER_YET, True)
