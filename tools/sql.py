@@ -45,6 +45,8 @@ MAX_ROWS = 200
 MAX_BYTES = 50_000
 SHOWN_ROWS = 12
 CELL_CHARS = 60
+IDENTIFIERS = ("_id", "年月", "year_month", "yyyymm")
+"""Ends of column names whose whole numbers are no figures."""
 NO_ROWS = "0行，没有符合条件的数据"
 
 
@@ -180,7 +182,7 @@ class SqlTool:
             # SUM over nothing: one row of NULLs means that no row matched.
             rows = ()
         headers = checker.words.headers(query.tree, names)
-        identifiers = [name.lower().endswith("_id") for name in names]
+        identifiers = [name.lower().endswith(IDENTIFIERS) for name in names]
         return Table(
             headers,
             tuple(_row(row, identifiers) for row in rows),
@@ -206,7 +208,7 @@ def _cell(value: Value) -> str:
 
 
 def _row(row: Sequence[Value], identifiers: Sequence[bool]) -> tuple[Value, ...]:
-    """Identifiers become text: order 100001 is not 10万."""
+    """Identifiers become text: order 100001 is not 10万, nor is the month 202407."""
     return tuple(
         str(value) if is_id and isinstance(value, int) else value
         for value, is_id in zip(row, identifiers, strict=True)

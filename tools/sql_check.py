@@ -262,7 +262,10 @@ class SqlChecker:
         return f"。可用的列：{'、'.join(columns)}" if columns else ""
 
     def _repair_literals(self, tree: exp.Query) -> bool:
-        """Turn ``region = "华东"`` into a literal; SQLite would do so silently for any typo."""
+        """Turn ``region = "华东"`` and ``strftime("%Y", date)`` into literals.
+
+        SQLite would do so silently for any typo.
+        """
         known = {column for columns in self._schema.values() for column in columns}
         known |= {alias.alias.lower() for alias in tree.find_all(exp.Alias)}
         changed = False
@@ -273,7 +276,8 @@ class SqlChecker:
                 continue
             parent = column.parent
             compared = isinstance(parent, exp.EQ | exp.NEQ | exp.Like | exp.Between | exp.In)
-            if compared and parent is not None and parent.this is not column:
+            beside = compared and parent is not None and parent.this is not column
+            if beside or "%" in column.name:
                 column.replace(exp.Literal.string(column.name))
                 changed = True
         return changed

@@ -102,6 +102,8 @@ def test_rows_and_bytes_are_capped(sql_tool: SqlTool, context: Context) -> None:
 def test_order_numbers_are_not_figures(sql_tool: SqlTool, context: Context) -> None:
     sql = "SELECT order_id FROM sales_data ORDER BY order_id LIMIT 1"
     assert sql_tool.run({"sql": sql}, context()).content == "订单号\n100001\n共1行"
+    sql = "SELECT DISTINCT year*100+month AS 年月 FROM sales_data WHERE year=2024 AND month=7"
+    assert sql_tool.run({"sql": sql}, context()).content == "年月\n202407\n共1行"
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,8 @@ def test_errors_help_to_repair(sql_tool: SqlTool, context: Context, sql: str, hi
         "```sql\nSELECT SUM(quantity) AS n FROM sales_data WHERE region='华东' AND year=2024;\n```",
         "SQL: SELECT SUM(quantity) AS n FROM sales_data WHERE region=‘华东’ AND year=2024。",
         'SELECT SUM(quantity) AS n FROM sales_data WHERE region="华东" AND year=2024',
+        "SELECT SUM(quantity) AS n FROM sales_data WHERE region='华东'"
+        " AND strftime(\"%Y\", date)='2024'",
         "SELECT SUM(quantity) AS n FROM sales_data WHERE region='华东' AND year=2024 -- 完",
         "select sum(QUANTITY) as n from SALES_DATA where REGION='华东' and YEAR=2024",
     ],
