@@ -15,7 +15,7 @@ import unicodedata
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
-from tools.base import Cancelled, ToolArgumentError, ToolCancelledError, ToolError, never
+from tools.base import Cancelled, ToolArgumentError, ToolCancelledError, ToolError
 from tools.semantic import Semantic
 from tools.sql_backend import Backend
 from tools.sql_process import WorkerRequest
@@ -36,18 +36,13 @@ _SUFFIXES = (
 _DATE = re.compile(r"\d{4}-(\d\d?|Q[1-4]).*")
 
 
-def anything(name: str) -> bool:
-    """The default right: all that the semantic file names."""
-    return True
-
-
 @dataclass(frozen=True)
 class Asker:
     """Whose question a look-up serves: nothing is looked at that ``may_read`` refuses."""
 
     timeout_s: float
-    may_read: MayRead = anything
-    cancelled: Cancelled = never
+    may_read: MayRead
+    cancelled: Cancelled
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import itertools
 import os
 import re
 import sys
@@ -184,9 +185,14 @@ def test_a_stopped_turn_ends_the_run_and_the_next_one_works(
     if not made.status().active:
         pytest.skip(made.status().reason)
     tool = PythonTool(time_limit_s=60, backends=[made])
-    stopped = dataclasses.replace(context(), cancelled=lambda: True)
     try:
-        for code in ("while True: pass", "x = 0\nfor i in range(10**12): x += i"):
+        for code in (
+            "while True: pass",
+            "x = 0\nfor i in range(10**12): x += i",
+            "while True:\n    print(sum(range(10**6)), flush=True)",
+        ):
+            asked = itertools.count()
+            stopped = dataclasses.replace(context(), cancelled=lambda a=asked: next(a) > 2)
             with pytest.raises(ToolCancelledError):
                 tool.run({"code": code}, stopped)
             assert tool.run({"code": "1 + 1"}, context()).content == "2"

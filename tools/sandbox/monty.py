@@ -8,6 +8,7 @@ release forgets ``max_memory``. NOT covered: what monty lacks; that raises ``San
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import decimal
 import os
@@ -95,8 +96,7 @@ class MontyBackend:
         try:
             with pool.checkout(limits=limits, os_policy=policy) as session:
                 worker = session.worker_pid
-                # SIGTERM ends a process on every system.
-                with ended_when(job.cancelled, lambda: os.kill(worker, signal.SIGTERM)):
+                with ended_when(job.cancelled, lambda: _end(worker)):
                     value = session.feed_run(job.code, inputs=_inputs(job), print_callback=printed)
         except pydantic_monty.MontySyntaxError as error:
             raise ToolError(f"语法错误：{one_line(str(error))}") from error
@@ -165,6 +165,11 @@ def bounded_binary(folder: Path) -> Path:
     )
     script.chmod(0o700)
     return script
+
+
+def _end(worker: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(worker, signal.SIGTERM)  # ends a process on every system
 
 
 def _typed(error: Any, printed: str, time_s: float) -> ToolError:

@@ -188,18 +188,16 @@ class NativeBackend:
             connection.settimeout(job.time_s)
             connection.sendall(_request(job))
             while not answer.complete:
+                refuse_cancelled(job.cancelled)
                 connection.settimeout(max(0.001, min(POLL_S, deadline_s - time.monotonic())))
                 part = None
                 with contextlib.suppress(TimeoutError):
                     part = connection.recv(65536)
                 if time.monotonic() > deadline_s:
                     raise too_slow(job.time_s)
-                if part is None:
-                    refuse_cancelled(job.cancelled)
-                    continue
-                if not part:
+                if part == b"":
                     break
-                answer.add(part)
+                answer.add(part or b"")
         except TimeoutError:
             raise too_slow(job.time_s) from None
         except ConnectionError:
