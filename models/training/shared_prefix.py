@@ -204,7 +204,7 @@ def works(device: torch.device, heads: int, size: int) -> str:
         weights[number * layout.prefix + int(prefixes[number]) : (number + 1) * layout.prefix] = 0
     try:
         for kind, dtype in ((MaskedAttention, torch.float32), (FastAttention, torch.bfloat16)):
-            given = start.to(dtype).requires_grad_()
+            given = start.detach().to(dtype, copy=True).requires_grad_()
             out = kind(prefixes, layout)(*given).float()
             (out * weights).sum().backward()
             found.append(((out.detach() * (weights != 0)), given.grad.float()))
