@@ -42,6 +42,8 @@ _RATE = re.compile(
 )
 _SHARE = re.compile(r"占比|份额|share", re.I)
 _REFERENCE = re.compile(r"目标|上期|同期|去年|上年|target", re.I)
+_LARGEST = 1e300
+"""Larger figures draw alike, so that no sum of them overflows."""
 _PERCENT_FROM = 1.5
 """A rate column with no size above this may hold fractions of 1, and gets no percent sign."""
 _NOT_ADDITIVE = re.compile(
@@ -259,9 +261,9 @@ def _finite(value: Value) -> float | None:
         return None
     assert isinstance(value, int | float | decimal.Decimal)
     try:
-        return float(value)
+        return max(-_LARGEST, min(_LARGEST, float(value)))
     except OverflowError:
-        return math.copysign(1.7e308, value)
+        return math.copysign(_LARGEST, value)
 
 
 def _shown(value: Value) -> str:
@@ -364,7 +366,7 @@ def _rest(series: _Series, kept: int) -> str:
         # The table was cut, so neither the count nor a sum is the whole.
         return f"{line}以上"
     known = [item.value for item in tail if item.value is not None]
-    if not series.additive or not known:
+    if not series.additive or not known or max(map(abs, known)) >= _LARGEST:
         # A mean of means or a rate has no sum.
         return line
     total = math.fsum(known)

@@ -282,6 +282,14 @@ def test_huge_and_tiny_figures(value: float, shown: str) -> None:
     assert draw(sales(("甲", value), ("乙", value)), "bar").split("\n")[0].endswith(f" {shown}")
 
 
+def test_figures_at_the_end_of_floats_are_drawn_and_not_summed() -> None:
+    rows = [(f"{i:02d}", 1.7e308) for i in range(12)]
+    assert draw(sales(*rows), "bar").split("\n")[-1] == "其余2项"
+    assert draw(sales(*rows[:2]), "share").count(" 50.0%") == 2
+    low = sales(("甲", -1.7e308), ("乙", -1.7e308), ("丙", 5))
+    assert "▒" in draw(low, "bar")
+
+
 _label = st.text(min_size=0, max_size=30)
 _value = st.one_of(
     st.none(), st.integers(-(10**20), 10**20), st.floats(allow_nan=True, allow_infinity=True)
