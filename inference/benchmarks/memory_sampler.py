@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -45,11 +46,11 @@ class MemoryReader:
     (what others held before the process began) counts as its own.
     """
 
-    def __init__(self, pid: int, baseline_bytes: int, *, device: int = 0) -> None:
+    def __init__(self, pid: int, baseline_bytes: int) -> None:
         """Raises ``MeasurementError`` when neither NVML nor nvidia-smi answers."""
         self._pid = pid
         self._baseline = baseline_bytes
-        self.used_bytes, self._process_bytes, how = _open(device)
+        self.used_bytes, self._process_bytes, how = _open(_first_card())
         known = self._process_bytes(pid) is not None
         self.source = f"{how}, {'process' if known else 'device above what others hold'}"
         self._by_process = known
@@ -65,19 +66,28 @@ class MemoryReader:
         return max(0, self.used_bytes() - self._baseline)
 
 
-def used_bytes(device: int = 0) -> int:
+def used_bytes() -> int:
     """Bytes of the whole device in use now. Raises ``MeasurementError`` without a driver."""
-    return _open(device)[0]()
+    return _open(_first_card())[0]()
 
 
-def _open(device: int) -> tuple[Callable[[], int], Callable[[int], int | None], str]:
+def _first_card() -> str:
+    """The card that CUDA shows first, by its number or UUID: ``CUDA_VISIBLE_DEVICES`` hides
+    cards from CUDA but not from NVML."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
+
+
+def _open(card: str) -> tuple[Callable[[], int], Callable[[int], int | None], str]:
     try:
         pynvml: Any = importlib.import_module("pynvml")
     except ImportError:
-        return _by_command(device)
+        return _by_command(card)
     try:
         pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(device)
+        if card.isdigit():
+            handle = pynvml.nvmlDeviceGetHandleByIndex(int(card))
+        else:
+            handle = pynvml.nvmlDeviceGetHandleByUUID(card)
     except pynvml.NVMLError as error:
         raise MeasurementError(f"NVML does not answer ({error})") from error
 
@@ -93,11 +103,11 @@ def _open(device: int) -> tuple[Callable[[], int], Callable[[int], int | None], 
     return used, process, "NVML"
 
 
-def _by_command(device: int) -> tuple[Callable[[], int], Callable[[int], int | None], str]:
+def _by_command(card: str) -> tuple[Callable[[], int], Callable[[int], int | None], str]:
     def query(*fields: str) -> list[list[str]]:
         try:
             done = subprocess.run(
-                ["nvidia-smi", f"--id={device}", *fields, "--format=csv,noheader,nounits"],
+                ["nvidia-smi", f"--id={card}", *fields, "--format=csv,noheader,nounits"],
                 capture_output=True,
                 text=True,
                 check=True,

@@ -109,6 +109,21 @@ def test_without_nvml_the_command_is_asked(tmp_path: Path, monkeypatch: pytest.M
     assert MemoryReader(42, 1000 * MIB)() == 234 * MIB
 
 
+@pytest.mark.parametrize("visible", ["1", "1,0", "GPU-5ca1ab1e"])
+def test_the_card_is_the_one_that_cuda_shows(
+    visible: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = tmp_path / "nvidia-smi"
+    command.write_text(
+        '#!/bin/sh\ncase "$1" in --id=1|--id=GPU-5ca1ab1e) echo 77;; *) echo 1234;; esac\n'
+    )
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert memory_sampler.used_bytes() == 77 * MIB
+
+
 def test_without_a_driver_the_sampler_does_not_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
