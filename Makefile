@@ -74,8 +74,8 @@ train-fixture: .venv/.runtime  ## train the small model (two CPU cores: under an
 eval-fixture: .venv/.runtime  ## accuracy of the small model; last line JSON
 	@$(PY) -m models.training.evaluate models/fixture-moe
 
-train-demo:  ## train the demo model on one GPU in 16 minutes; PYTHON= picks another interpreter
-	$(or $(PYTHON),$(PY)) -m models.training.train --preset demo --device cuda --minutes 15.5 \
+train-demo:  ## train the demo model on one GPU in 21 minutes; PYTHON= picks another interpreter
+	$(or $(PYTHON),$(PY)) -m models.training.train --preset demo --device cuda --minutes 20.5 \
 		--out var/train-demo
 
 eval-demo: .venv/.runtime  ## accuracy of the demo model; last line JSON

@@ -34,6 +34,7 @@ class Preset:
     num_experts_per_tok: int
     expert_size: int
     max_model_len: int
+    optimizer: str
     learning_rate: float
     cpu_tokens: int
     cpu_minutes: float
@@ -53,9 +54,9 @@ _LARGE_STEP = Layout(
 )
 """Rows of each width follow the lengths of the mixture (``dialogs.WEIGHTS``): talk is short."""
 PRESETS = {
-    "fixture": Preset(128, 4, 4, 2, 32, 32, 3, 64, 2048, 3e-3, 3000, 52, _SMALL_STEP),
-    "demo": Preset(256, 8, 4, 2, 64, 32, 3, 128, 4096, 1.5e-3, 3000, 600, _LARGE_STEP),
-    "test": Preset(32, 2, 2, 1, 16, 4, 2, 32, 2048, 3e-3, 1500, 1, _SMALL_STEP),
+    "fixture": Preset(128, 4, 4, 2, 32, 32, 3, 64, 2048, "adamw", 3e-3, 3000, 52, _SMALL_STEP),
+    "demo": Preset(256, 8, 4, 2, 64, 32, 3, 128, 4096, "muon", 2e-3, 3000, 600, _LARGE_STEP),
+    "test": Preset(32, 2, 2, 1, 16, 4, 2, 32, 2048, "adamw", 3e-3, 1500, 1, _SMALL_STEP),
 }
 
 

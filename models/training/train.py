@@ -48,7 +48,7 @@ class Run:
     eval_every_s: float
     routing: Routing
     graph: bool
-    muon: bool
+    optimizer: str
 
 
 @torch.no_grad()
@@ -76,15 +76,16 @@ def percent(found: dict[str, tuple[int, int]], key: str) -> float:
 
 
 def optimizers_of(
-    net: FlatForward, learning_rate: float, device: str, muon: bool
+    net: FlatForward, learning_rate: float, device: str, kind: str
 ) -> tuple[torch.optim.Optimizer, ...]:
-    """AdamW, and with ``muon`` Muon for attention and experts. Weight decay on matrices only. On
-    CUDA the rate is a tensor that a graph can read."""
+    """AdamW; of the kind ``muon``, Muon for attention and experts beside it. Weight decay on
+    matrices only. On CUDA the rate is a tensor that a graph can read."""
     cuda = device == "cuda"
     rate: Any = torch.tensor(learning_rate, device=device) if cuda else learning_rate
+    outer = ("embed_tokens.weight", "gate.weight")
     inner = [
         weight for name, weight in net.named_parameters()
-        if muon and weight.dim() > 1 and "embed" not in name and not name.endswith("gate.weight")
+        if kind == "muon" and weight.dim() > 1 and not name.endswith(outer)
     ]  # fmt: skip
     taken = {id(weight) for weight in inner}
     rest = [weight for weight in net.parameters() if id(weight) not in taken]
@@ -126,7 +127,7 @@ class Trainer:
             print("experts run by grouped bf16 products", flush=True)
         if self.net.use_fast_attention():
             print("dialogs attend by flash attention", flush=True)
-        optimizers = optimizers_of(self.net, run.learning_rate, run.device, run.muon)
+        optimizers = optimizers_of(self.net, run.learning_rate, run.device, run.optimizer)
         self.updater = Updater(self.net, optimizers, run.routing, graph=run.graph)
         size = 12000 if run.device == "cuda" else 4000
         self.tests = {
@@ -239,7 +240,7 @@ class Trainer:
         print(f"exported {self.run.out} after {step} steps: {report}", flush=True)
         (self.run.out / "training.json").write_text(
             json.dumps({"preset": self.run.preset, "seed": self.run.seed, "steps": step,
-                        "optimizer": "muon" if self.run.muon else "adamw",
+                        "optimizer": self.run.optimizer,
                         "learning_rate": self.run.learning_rate,
                         "routing": vars(self.run.routing), "minutes": round(self.elapsed_s / 60, 1),
                         "device": self.run.device, "torch": torch.__version__,
@@ -277,7 +278,7 @@ def arguments(argv: list[str] | None = None) -> Run:
     parser.add_argument("--balance", choices=("switch", "pooled", "cv2"), default="switch")
     parser.add_argument("--balance-weight", type=float, help="0.01, for cv2 0.011")
     parser.add_argument("--gumbel", type=float, default=0.0, help="Gumbel-softmax temperature")
-    parser.add_argument("--optimizer", choices=("adamw", "muon"), default="adamw")
+    parser.add_argument("--optimizer", choices=("adamw", "muon"))
     parser.add_argument("--no-graph", action="store_true", help="no CUDA graph")
     parser.add_argument("--threads", type=int, default=2, help="torch threads on the CPU")
     given = parser.parse_args(argv)
@@ -290,7 +291,7 @@ def arguments(argv: list[str] | None = None) -> Run:
         given.preset, given.device, given.out, given.minutes or (8 if cuda else preset.cpu_minutes),
         given.seed, tokens, (14 if cuda else 0) if given.workers is None else given.workers,
         given.learning_rate or preset.learning_rate, given.steps, given.init, given.eval_every,
-        routing, not given.no_graph, given.optimizer == "muon",
+        routing, not given.no_graph, given.optimizer or preset.optimizer,
     )  # fmt: skip
 
 
