@@ -22,6 +22,8 @@ from tests.app.conftest import ADMIN_TOKEN
 from tests.app.wecom.sealing import AGENT, CORP
 
 HOSTILE = "<script>alert(1)</script>\"'&{{7*7}}"
+TAG = user_tag(CORP, AGENT, "zhangsan")
+REFUSED = Outcome("refused", errcode=81013, errmsg=f"user not in scope {HOSTILE}")
 _TOKEN = re.compile(r'name="form_token" value="([^"]+)"')
 
 
@@ -108,3 +110,19 @@ def settle(client: redis.Redis, outcome: Outcome, user: str = "zhangsan") -> Non
     assert outbox.claim(lease, part).verdict == "claimed"
     assert outbox.settle(lease, part, outcome)
     lease.release()
+
+
+def safe(page: str) -> str:
+    """The page, in which nothing of what users wrote is markup."""
+    assert "<script>alert" not in page
+    assert page.count("<script") == page.count('<script src="/admin/ui/static/panel.js"')
+    assert " style=" not in page
+    return page
+
+
+def shown(text: str, page: str) -> bool:
+    """True when the page shows ``text`` to a reader."""
+    return text in html.unescape(page)
+
+
+# --- turns ---
