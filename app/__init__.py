@@ -79,7 +79,9 @@ def create_app(
     app.register_blueprint(callback.blueprint(receiver))
     _register_admin(app, settings, client, intake, policy, dispatcher.deliver)
     guard = TokenGuard(client, settings.metrics_token, settings.admin_token)
-    app.register_blueprint(ops.blueprint(client, guard))
+    app.register_blueprint(
+        ops.blueprint(client, guard, settings.wecom_corp_id, settings.wecom_agent_id)
+    )
     register(app)
     return app
 

@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 from app import metrics
 from app.metrics import Series
 from app.store import keys
+from app.store.app_state import AppState
 from app.store.gate import Gate, oldest_waiting_s
 from app.store.presence import ROLES, ProcessReport, reports
 
@@ -40,16 +41,17 @@ ENGINE_GAUGES = {
 """Facts of a turn worker's heartbeat that become gauges."""
 
 
-def text(client: redis.Redis) -> bytes:
+def text(client: redis.Redis, corp_id: str, agent_id: str) -> bytes:
     """The answer to one scrape; without Redis only ``hutong_redis_up 0``."""
     registry = CollectorRegistry()
-    registry.register(_Collector(client))
+    registry.register(_Collector(client, corp_id, agent_id))
     return generate_latest(registry)
 
 
 class _Collector(Collector):
-    def __init__(self, client: redis.Redis) -> None:
+    def __init__(self, client: redis.Redis, corp_id: str, agent_id: str) -> None:
         self._redis = client
+        self._app = (corp_id, agent_id)
 
     def collect(self) -> Iterator[Metric]:
         up = GaugeMetricFamily("hutong_redis_up", "Whether Redis answers")
@@ -57,6 +59,7 @@ class _Collector(Collector):
             families = [
                 *_counted(metrics.read(self._redis)),
                 *_queues(self._redis),
+                self._hold(),
                 *_processes(reports(self._redis)),
             ]
             up.add_metric([], 1)
@@ -65,6 +68,11 @@ class _Collector(Collector):
             up.add_metric([], 0)
         yield up
         yield from families
+
+    def _hold(self) -> Metric:
+        since_ms = AppState(self._redis).held_since_ms(*self._app)
+        held_s = max(0.0, time.time() - since_ms / 1000) if since_ms else 0.0
+        return _gauge("hutong_sending_held_seconds", "How long an administrator holds it", held_s)
 
 
 def _counted(found: list[Series]) -> Iterator[Metric]:

@@ -39,9 +39,9 @@ def readiness(client: redis.Redis) -> Readiness:
     return Readiness(redis=True, turn_workers=workers)
 
 
-def blueprint(client: redis.Redis, guard: TokenGuard) -> Blueprint:
+def blueprint(client: redis.Redis, guard: TokenGuard, corp_id: str, agent_id: str) -> Blueprint:
     """``GET /healthz`` (200 while the process answers), ``GET /readyz`` (200 or 503) and
-    ``GET /metrics`` for those whom ``guard`` grants it."""
+    ``GET /metrics`` of the app of ``agent_id`` for those whom ``guard`` grants it."""
     routes = Blueprint("ops", __name__)
 
     @routes.get("/")
@@ -73,6 +73,7 @@ def blueprint(client: redis.Redis, guard: TokenGuard) -> Blueprint:
             return error_json(
                 401, "unauthorized", "send Authorization: Bearer <METRICS_TOKEN or ADMIN_TOKEN>"
             )
-        return Response(exposition.text(client), content_type=exposition.CONTENT_TYPE)
+        text = exposition.text(client, corp_id, agent_id)
+        return Response(text, content_type=exposition.CONTENT_TYPE)
 
     return routes

@@ -44,7 +44,7 @@ def offered(redis_client: redis.Redis) -> dict[str, set[str]]:
     metrics.flush()
     facts = dict.fromkeys(exposition.ENGINE_GAUGES, 1)
     with Presence(redis_client, "turns", lambda: facts):
-        text = exposition.text(redis_client).decode()
+        text = exposition.text(redis_client, "corp", "7").decode()
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -79,4 +79,4 @@ def test_promtool_takes_the_rules() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "10 rules found" in done.stdout
+    assert "11 rules found" in done.stdout

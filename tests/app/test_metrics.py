@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -15,14 +16,16 @@ from app import create_app, exposition, metrics
 from app.metrics import METRICS, Metrics
 from app.settings import Settings
 from app.store import keys
+from app.store.app_state import AppState
 from app.store.presence import Presence
 from app.store.server import RedisServer, connect
 from tests.app.conftest import ADMIN_TOKEN
+from tests.app.wecom.sealing import AGENT, CORP
 
 
 def samples(client: redis.Redis) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     """Every sample of a scrape by name and labels."""
-    families = text_string_to_metric_families(exposition.text(client).decode())
+    families = text_string_to_metric_families(exposition.text(client, CORP, AGENT).decode())
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in families
@@ -107,8 +110,19 @@ def test_processes_and_queue_are_gauges(redis_client: redis.Redis) -> None:
     assert found["hutong_expert_hit_rate", (process,)] == 0.5
 
 
+def test_a_hold_of_an_administrator_is_seen(redis_client: redis.Redis) -> None:
+    state = AppState(redis_client)
+    name = ("hutong_sending_held_seconds", ())
+    state.hold("another-corp", AGENT)
+    assert samples(redis_client)[name] == 0
+    redis_client.set(keys.send_hold(CORP, AGENT), int((time.time() - 90) * 1000))
+    assert 89 < samples(redis_client)[name] < 1000
+    state.release(CORP, AGENT)
+    assert samples(redis_client)[name] == 0
+
+
 def test_every_metric_has_its_help(redis_client: redis.Redis) -> None:
-    text = exposition.text(redis_client).decode()
+    text = exposition.text(redis_client, CORP, AGENT).decode()
     for metric in METRICS:
         assert f"# HELP {metric.name}" in text
 
