@@ -72,8 +72,9 @@ start() {
     [[ " $profiles " == *" demo "* ]] && compose run --rm --no-deps demo-data
     local up=(up -d --wait --wait-timeout 300 --no-build) service
     # compose stops everything it replaces before it starts anything: one web first, then the other.
+    # With --no-deps it would take them for changed once more below, and stop both at once.
     if [ -n "$(compose ps -q web)" ]; then
-        for service in web web2; do compose "${up[@]}" --no-deps "$service"; done
+        for service in web web2; do compose "${up[@]}" "$service"; done
     fi
     compose "${up[@]}" --remove-orphans
 }

@@ -109,6 +109,8 @@ def _try(stack: Stack, killed: tuple[str, ...]) -> tuple[dict[str, Any], Verdict
         memory = {name: max(used, later.get(name, 0.0)) for name, used in memory.items()}
         with connect(stack.redis_url, timeout_s=10) as client:
             verdict = check(talk.said, talk.bubbles(), read_store(client))
+        for failure in talk.failures:
+            print(f"failed: {failure}")
     print(f"turns: {dict(verdict.statuses)}, by attempts {dict(sorted(verdict.attempts.items()))}")
     figures = {
         "engine": True,

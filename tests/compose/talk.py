@@ -31,6 +31,8 @@ class Talk:
         self._lock = threading.Lock()
         self._states: dict[str, str] = {}
         self._bubbles: list[ChatMessage] = []
+        self.failures: list[str] = []
+        """Calls that the simulator counts as failed, oldest first."""
         self.said: list[Said] = []
         self.stop = threading.Event()
         self._closed = threading.Event()
@@ -120,5 +122,7 @@ class Talk:
         with self._lock:
             if kind == "delivery":
                 self._states[str(event["msg_id"])] = str(event["state"])
+            elif kind == "log" and not event["ok"]:
+                self.failures.append(f"{event['time_s']:.1f} {event['title']}: {event['detail']}")
             elif kind == "message" and event["sender"] == "app":
                 self._bubbles.append(ChatMessage(**event))  # type: ignore[arg-type]
