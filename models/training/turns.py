@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from models.training import calc, documents, faults, lexicon, noise, results, sql, summaries
-from models.training.frames import Filler, Frame, tidy
+from models.training.frames import Filler, Frame
 from models.training.free_slots import CURRENCIES
 from models.training.lexicon import METRICS
+from models.training.phrases import tidy
 from models.training.sql import Query
 from models.training.summaries import english, place, place_en
 from models.training.templates import Template, load
