@@ -25,6 +25,14 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Queries, keys and values [tokens, heads, size] of a flat step to outputs of the same shape."""
 
 
+def _prefixes(queries: Tensor, keys: Tensor, values: Tensor, layout: Layout) -> list[Tensor]:
+    """Each of them for the prefixes alone, [prefixes, heads, tokens, size]."""
+    return [
+        tensor[: layout.head].unflatten(0, (layout.prefixes, -1)).transpose(1, 2)
+        for tensor in (queries, keys, values)
+    ]
+
+
 class MaskedAttention:
     """Plain scaled dot products; prefixes are copied to every dialog."""
 
@@ -35,11 +43,8 @@ class MaskedAttention:
     def __call__(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """See ``Attend``."""
         layout = self._layout
-        # Prefixes [prefixes, heads, tokens, size]; dialogs [prefixes, tokens, heads, size].
-        head = [
-            tensor[: layout.head].unflatten(0, (layout.prefixes, -1)).transpose(1, 2)
-            for tensor in (queries, keys, values)
-        ]
+        head = _prefixes(queries, keys, values, layout)
+        # Dialogs as [prefixes, tokens, heads, size].
         rest = [
             tensor[layout.head :].unflatten(0, (layout.prefixes, -1))
             for tensor in (queries, keys, values)
@@ -116,10 +121,7 @@ class FastAttention:
     def __call__(self, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """See ``Attend``."""
         layout = self._layout
-        head = [
-            tensor[: layout.head].unflatten(0, (layout.prefixes, -1)).transpose(1, 2)
-            for tensor in (queries, keys, values)
-        ]
+        head = _prefixes(queries, keys, values, layout)
         first = F.scaled_dot_product_attention(*head, is_causal=True)
         shared = [tensor[: layout.head].index_select(0, self._order) for tensor in (keys, values)]
         own = [tensor[layout.head :].contiguous() for tensor in (queries, keys, values)]
