@@ -20,6 +20,9 @@ from app.store.presence import Presence
 DEPLOY = Path(__file__).parents[1] / "deploy"
 NAME = re.compile(r"\bhutong_\w+")
 LABEL = re.compile(r"(hutong_\w+)\{([^}]*)\}")
+needs_promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None, reason="needs Debian's package prometheus"
+)
 
 
 def expressions() -> list[str]:
@@ -70,13 +73,51 @@ def test_nothing_counted_is_shown_nowhere() -> None:
     assert [metric.name for metric in METRICS if metric.name not in shown] == []
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's package prometheus")
+@needs_promtool
 def test_promtool_takes_the_rules() -> None:
+    assert "11 rules found" in promtool("check", DEPLOY / "alerts.yml")
+
+
+@needs_promtool
+def test_a_forgotten_hold_is_alerted_after_a_quarter_of_an_hour(tmp_path: Path) -> None:
+    def expected(minute: int, *alerts: dict[str, object]) -> dict[str, object]:
+        return {
+            "eval_time": f"{minute}m",
+            "alertname": "HutongSendingHeld",
+            "exp_alerts": list(alerts),
+        }
+
+    rules = yaml.safe_load((DEPLOY / "alerts.yml").read_text("utf-8"))["groups"][0]["rules"]
+    held = next(rule for rule in rules if rule["alert"] == "HutongSendingHeld")
+    summary = held["annotations"]["summary"].replace("{{ $value | humanizeDuration }}", "16m 0s")
+    fires: dict[str, object] = {
+        "exp_labels": {"severity": "warn"},
+        "exp_annotations": {"summary": summary},
+    }
+    held_from_0_to_20: dict[str, object] = {
+        "series": "hutong_sending_held_seconds",
+        "values": "0+60x20 0x10",
+    }
+    cases: dict[str, object] = {
+        "rule_files": [str(DEPLOY / "alerts.yml")],
+        "evaluation_interval": "1m",
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [held_from_0_to_20],
+                "alert_rule_test": [expected(15), expected(16, fires), expected(22)],
+            }
+        ],
+    }
+    file = tmp_path / "cases.yml"
+    file.write_text(yaml.safe_dump(cases, allow_unicode=True), "utf-8")
+    promtool("test", file)
+
+
+def promtool(action: str, file: Path) -> str:
+    """What ``promtool`` says to ``file`` of rules; fails with it unless it is content."""
     done = subprocess.run(
-        ["promtool", "check", "rules", str(DEPLOY / "alerts.yml")],
-        capture_output=True,
-        text=True,
-        check=False,
+        ["promtool", action, "rules", str(file)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "11 rules found" in done.stdout
+    return done.stdout
