@@ -72,7 +72,8 @@ class _Collector(Collector):
     def _hold(self) -> Metric:
         since_ms = AppState(self._redis).held_since_ms(*self._app)
         held_s = max(0.0, time.time() - since_ms / 1000) if since_ms else 0.0
-        return _gauge("hutong_sending_held_seconds", "How long an administrator holds it", held_s)
+        help_text = "How long an administrator has held the sending; 0 when nobody does"
+        return _gauge("hutong_sending_held_seconds", help_text, held_s)
 
 
 def _counted(found: list[Series]) -> Iterator[Metric]:
