@@ -50,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("model", type=Path, nargs="?")
     gpu_arguments.add_device_argument(doctor)
     gpu_arguments.add_limit_arguments(doctor, max_model_len=2048)
+    doctor.add_argument("--no-load", action="store_true", help="look at the folder, do not load it")
     doctor.add_argument("--json", action="store_true", help="print JSON only")
     doctor.set_defaults(run=_doctor)
 
@@ -104,7 +105,8 @@ def _chat(arguments: argparse.Namespace) -> int:
 def _doctor(arguments: argparse.Namespace) -> int:
     from inference.doctor import examine, print_findings
 
-    report = examine(arguments.model, config=gpu_arguments.config_of(arguments))
+    config = gpu_arguments.config_of(arguments)
+    report = examine(arguments.model, config, load=not arguments.no_load)
     if arguments.json:
         print(json.dumps(report, ensure_ascii=False))
     else:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from app.doctor import host_checks, store_checks, wecom_checks
+from app.doctor import engine_checks, host_checks, store_checks, wecom_checks
 from app.doctor.findings import Finding, as_json, as_text, exit_status
 from app.settings import Settings
 
@@ -16,6 +16,7 @@ def examine(settings: Settings) -> list[Finding]:
     """Every finding, the machine first."""
     return [
         *host_checks.check(settings),
+        *engine_checks.check(settings),
         *store_checks.check(settings),
         *wecom_checks.check(settings),
     ]

@@ -1,8 +1,7 @@
-"""Disk, memory and versions of this machine, and what the engine says of its GPU and model.
+"""Disk, memory and versions of this machine, and a font for table images.
 
-Owns the reading of the operating system and of ``python -m inference doctor --json`` and
-``python -m tools.table_image``, which run in processes of their own: the gateway imports neither.
-Knows nothing of Redis or WeCom.
+Owns the reading of the operating system and of ``python -m tools.table_image``, which runs in a
+process of its own: the gateway does not import it. Knows nothing of Redis, WeCom or the engine.
 """
 
 from __future__ import annotations
@@ -16,23 +15,20 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-from app.doctor.findings import Finding, Level, fail, ok, skip, warn
+from app.doctor.findings import Finding, fail, ok, skip, warn
 from app.settings import Settings
 
 LEAST_FREE_BYTES = 2 * 10**9
-ENGINE_TIMEOUT_S = 180.0
 FONT_TIMEOUT_S = 30.0
 _PACKAGES = ("flask", "celery", "redis", "wechatpy", "cryptography", "gunicorn")
 
 
 def check(settings: Settings) -> list[Finding]:
-    """This machine, then the engine."""
+    """Versions, disk, memory, table images."""
     return [
-        *(_versions(), _disk(settings.data_dir), *_memory()),
+        *(_versions(), _disk(settings.data_dir), *_memory(settings)),
         *_table_images(settings),
-        *_engine(settings),
     ]
 
 
@@ -58,11 +54,14 @@ def _disk(folder: Path) -> Finding:
     return ok("disk", fact)
 
 
-def _memory() -> list[Finding]:
+def _memory(settings: Settings) -> list[Finding]:
+    """Free memory and, where a GPU engine is to pin its experts, how much may be locked."""
     findings = []
     available = _available_bytes()
     if available is not None:
         findings.append(ok("host_memory", f"可用内存 {available / 1e9:.1f} GB"))
+    if settings.device == "cpu":
+        return findings
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if soft == resource.RLIM_INFINITY:
         findings.append(ok("memlock", "可以锁定的内存不限（memlock）"))
@@ -106,25 +105,3 @@ def _table_images(settings: Settings) -> list[Finding]:
         fact, _, remedy = record["problem"].partition("；")
         return [warn("table_images", f"{fact}；宽表格只发文字", remedy)]
     return [ok("table_images", f"宽表格会另发图片，字体 {record['font']}")]
-
-
-def _engine(settings: Settings) -> list[Finding]:
-    """Findings of the engine's own doctor. Its record holds ``findings`` in our form."""
-    if importlib.util.find_spec("torch") is None:
-        return [skip("engine", "这里没有装引擎（网关镜像）：在模型进程的容器里运行同样的命令看它")]
-    command = [sys.executable, "-m", "inference", "doctor", "--json", str(settings.model_dir)]
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=ENGINE_TIMEOUT_S, check=False)
-        record: dict[str, Any] = json.loads(done.stdout.decode().strip().splitlines()[-1])
-    except subprocess.TimeoutExpired:
-        remedy = "看是不是内存不够在换页；单独运行 python -m inference doctor 看停在哪一步"
-        return [fail("engine", f"引擎自检超过 {ENGINE_TIMEOUT_S:.0f} 秒没有结束", remedy)]
-    except (ValueError, IndexError, OSError):
-        remedy = "运行 python -m inference doctor 看它的报错；多半是依赖没装好，make setup 重装"
-        return [fail("engine", "引擎自检没有给出结果", remedy)]
-    return [_engine_finding(item) for item in record.get("findings", [])]
-
-
-def _engine_finding(item: dict[str, Any]) -> Finding:
-    level: Level = item["level"]
-    return Finding(item["name"], level, item["fact"], item.get("remedy", ""))

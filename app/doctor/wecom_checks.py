@@ -1,12 +1,13 @@
 """Do the credentials work, does WeCom reach us, do the clocks agree?
 
-Owns the calls to WeCom's API and to our own public URL. Knows nothing of Redis or of the engine.
+Owns the calls to WeCom's API and to our own public URL. Knows nothing of the engine.
 No secret is ever part of a finding.
 """
 
 from __future__ import annotations
 
 import email.utils
+import socket
 import time
 from urllib.parse import urlsplit
 
@@ -14,6 +15,7 @@ import requests
 
 from app.callback import PATH
 from app.doctor.findings import Finding, fail, ok, skip, warn
+from app.doctor.store_checks import live
 from app.healthcheck import local_callback_url, verify_callback
 from app.settings import Settings
 from app.wecom.client import TokenFetcher
@@ -96,6 +98,8 @@ def _clock(settings: Settings) -> Finding:
 def _callback(settings: Settings) -> Finding:
     if not settings.public_url:
         problem = verify_callback(settings, local_callback_url(settings))
+        if problem and _gateway_elsewhere(settings):
+            return skip("callback", "网关在别的容器或机器里：在那里运行同样的命令看回调")
         if problem:
             remedy = "启动网关（python -m app web）；它要和这里用同一份 .env"
             return fail("callback", f"本机的回调地址没有通过验证：{problem}", remedy)
@@ -111,12 +115,18 @@ def _callback(settings: Settings) -> Finding:
     return fail("callback", f"公网回调地址没有通过验证：{problem}", _reach(problem))
 
 
+def _gateway_elsewhere(settings: Settings) -> bool:
+    """Whether all gateways that live are of other hosts; a container is one."""
+    hosts = {report.host for report in live(settings) if report.role == "web"}
+    return bool(hosts) and socket.gethostname() not in hosts
+
+
 def _reach(problem: str) -> str:
-    if "502" in problem or "504" in problem:
+    if "回答了 502" in problem or "回答了 504" in problem:
         return "反向代理连不到网关：检查它转发到的地址和端口，容器里不能写 127.0.0.1"
-    if "404" in problem:
+    if "回答了 404" in problem:
         return f"路径不对：后台和代理里都应是 {PATH}，代理不要去掉前缀"
-    if "403" in problem:
+    if "回答了 403" in problem:
         return "Token 或 EncodingAESKey 和网关用的不一样：两处从同一份 .env 读，改后重启网关"
     if "没有回答" in problem:
         return "域名、端口、证书、防火墙或内网穿透的隧道：从外网 curl 这个地址，看断在哪里"

@@ -10,31 +10,36 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 from inference.benchmarks.cuda_driver import CudaDriver
+from inference.benchmarks.nvidia_smi import PcieState, pcie_state
 from inference.config import MIB
 from inference.errors import MeasurementError
 
 SIZE_BYTES = 256 * MIB
 _REPEATS = 8
+_LOAD_S = 1.0
 
 
 @dataclass(frozen=True)
 class LinkSpeed:
     """Measured speeds in GB/s (1e9 bytes): pinned host to device, and device memory.
 
-    The memory speed counts bytes read and bytes written of a copy within the device.
+    The memory speed counts bytes read and bytes written of a copy within the device. ``pcie`` was
+    read while copies ran.
     """
 
     device: str
     link_gb_s: float
     memory_gb_s: float
+    pcie: PcieState = field(default_factory=PcieState)
 
 
 def measure_link(device: Literal["cpu", "cuda"], *, size_bytes: int = SIZE_BYTES) -> LinkSpeed:
@@ -49,7 +54,8 @@ def measure_link(device: Literal["cpu", "cuda"], *, size_bytes: int = SIZE_BYTES
     )
     if done.returncode:
         raise MeasurementError("the link could not be measured; its message stands above")
-    return LinkSpeed(**json.loads(done.stdout))
+    record = json.loads(done.stdout)
+    return LinkSpeed(**{**record, "pcie": PcieState(**record["pcie"])})
 
 
 def measure_driver(driver: CudaDriver, size_bytes: int) -> LinkSpeed:
@@ -62,9 +68,30 @@ def measure_driver(driver: CudaDriver, size_bytes: int) -> LinkSpeed:
     def best(copy: Callable[[], None]) -> float:
         return min(driver.seconds(copy) for _ in range(_REPEATS))
 
-    link_s = best(lambda: driver.copy_from_host(there, host, size_bytes))
+    def fetch() -> None:
+        driver.copy_from_host(there, host, size_bytes)
+
+    link_s = best(fetch)
     memory_s = best(lambda: driver.copy_within(other, there, size_bytes))
-    return LinkSpeed(driver.device_name, size_bytes / link_s / 1e9, 2 * size_bytes / memory_s / 1e9)
+    return LinkSpeed(
+        driver.device_name,
+        size_bytes / link_s / 1e9,
+        2 * size_bytes / memory_s / 1e9,
+        _pcie_under_load(driver, fetch, link_s),
+    )
+
+
+def _pcie_under_load(driver: CudaDriver, fetch: Callable[[], None], fetch_s: float) -> PcieState:
+    """The state of the link while the device works off the copies it was given."""
+    seen = []
+
+    def work() -> None:
+        for _ in range(math.ceil(_LOAD_S / fetch_s)):
+            fetch()
+        seen.append(pcie_state())
+
+    driver.seconds(work)
+    return seen[0]
 
 
 def _measure_host(size_bytes: int) -> LinkSpeed:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -21,6 +20,7 @@ from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any
 
+from inference.benchmarks.nvidia_smi import first_card
 from inference.config import MIB
 from inference.errors import MeasurementError
 
@@ -50,7 +50,7 @@ class MemoryReader:
         """Raises ``MeasurementError`` when neither NVML nor nvidia-smi answers."""
         self._pid = pid
         self._baseline = baseline_bytes
-        self.used_bytes, self._process_bytes, how = _open(_first_card())
+        self.used_bytes, self._process_bytes, how = _open(first_card())
         known = self._process_bytes(pid) is not None
         self.source = f"{how}, {'process' if known else 'device above what others hold'}"
         self._by_process = known
@@ -68,13 +68,7 @@ class MemoryReader:
 
 def used_bytes() -> int:
     """Bytes of the whole device in use now. Raises ``MeasurementError`` without a driver."""
-    return _open(_first_card())[0]()
-
-
-def _first_card() -> str:
-    """The card that CUDA shows first, by its number or UUID: ``CUDA_VISIBLE_DEVICES`` hides
-    cards from CUDA but not from NVML."""
-    return os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0].strip() or "0"
+    return _open(first_card())[0]()
 
 
 def _open(card: str) -> tuple[Callable[[], int], Callable[[int], int | None], str]:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import pytest
@@ -96,6 +95,15 @@ def test_a_wrong_key_fails_the_callback(healthy: Settings) -> None:
     assert "Token 或 EncodingAESKey" in found.remedy
 
 
+def test_a_gateway_of_another_container_is_not_missed(
+    healthy: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = dataclasses.replace(healthy, public_url="", port=1)
+    assert by_name(wecom_checks.check(alone))["callback"].level == "fail"
+    monkeypatch.setattr("app.doctor.wecom_checks.socket.gethostname", lambda: "worker")
+    assert by_name(wecom_checks.check(alone))["callback"].level == "skip"
+
+
 def test_a_key_that_is_no_key(healthy: Settings) -> None:
     wrong = dataclasses.replace(healthy, wecom_encoding_aes_key="short")
     (found,) = wecom_checks.check(wrong)
@@ -155,6 +163,15 @@ def test_a_proxy_in_front_that_is_wrong(healthy: Settings, status: int, word: st
     assert (found.level, word in found.remedy) == ("fail", True)
 
 
+def test_digits_of_an_address_are_no_status(
+    healthy: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = "http://127.0.0.1:40450/wecom/callback"
+    said = f"{url} 回答了 403，不是解密后的 echostr"
+    monkeypatch.setattr(wecom_checks, "verify_callback", lambda *_: said)
+    assert "Token" in by_name(wecom_checks.check(healthy))["callback"].remedy
+
+
 def test_a_tunnel_that_is_down(healthy: Settings) -> None:
     settings = dataclasses.replace(healthy, public_url="http://127.0.0.1:9")
     found = by_name(wecom_checks.check(settings))["callback"]
@@ -211,27 +228,6 @@ def test_sending_that_an_administrator_holds(healthy: Settings, redis_client: re
     assert "outbox" not in found
 
 
-def test_the_engines_findings_become_ours(
-    configured: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """No GPU, too little memory: the engine says it in its own process."""
-    said = {"findings": [{"name": "gpu", "level": "fail", "fact": "没有 GPU", "remedy": "装驱动"}]}
-    script = tmp_path / "python"
-    script.write_text(f"#!/bin/sh\necho '{json.dumps(said)}'\nexit 1\n")
-    script.chmod(0o755)
-    monkeypatch.setattr("app.doctor.host_checks.sys.executable", str(script))
-    found = by_name(host_checks.check(configured))["gpu"]
-    assert (found.level, found.fact, found.remedy) == ("fail", "没有 GPU", "装驱动")
-
-
-def test_an_engine_that_does_not_answer(
-    configured: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("app.doctor.host_checks.sys.executable", "/bin/false")
-    found = by_name(host_checks.check(configured))["engine"]
-    assert (found.level, "make setup" in found.remedy) == ("fail", True)
-
-
 @pytest.mark.parametrize(
     ("value", "level"), [("0", ""), ("1", "ok"), ("/nowhere/simhei.ttf", "warn")]
 )
@@ -269,7 +265,7 @@ def test_forms_and_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_command(
     environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("app.doctor.host_checks.sys.executable", "/bin/false")
+    monkeypatch.setattr("app.doctor.engine_checks.sys.executable", "/bin/false")
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("WECOM_API_BASE", "http://127.0.0.1:9")
