@@ -53,10 +53,11 @@ def exit_status(findings: Sequence[Finding]) -> int:
 
 
 def as_text(findings: Sequence[Finding]) -> str:
-    """For a terminal."""
+    """For a terminal; the names are those that docs/operations.md speaks of."""
     lines = []
+    width = max((len(finding.name) for finding in findings), default=0)
     for finding in findings:
-        lines.append(f"{_MARKS[finding.level]} {finding.fact}")
+        lines.append(f"{_MARKS[finding.level]} {finding.name:<{width}}  {finding.fact}")
         if finding.remedy:
             lines.append(f"    → {finding.remedy}")
     counts = {level: sum(f.level == level for f in findings) for level in _MARKS}
