@@ -73,13 +73,14 @@ def examine_gpu() -> dict[str, Any]:
             if built
             else "run make setup on the GPU machine",
         }
+    free_bytes = nvidia_smi.free_bytes()  # before torch may make a context
     properties = torch.cuda.get_device_properties(0)
     lock = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     return {
         "name": properties.name,
         "compute_capability": f"{properties.major}.{properties.minor}",
         "memory_bytes": properties.total_memory,
-        "free_bytes": nvidia_smi.free_bytes(),
+        "free_bytes": free_bytes,
         "multiprocessors": properties.multi_processor_count,
         "cuda": built,
         "driver": nvidia_smi.driver_version(),
