@@ -21,10 +21,11 @@ from sqlglot.schema import MappingSchema
 
 from tools.base import ToolArgumentError
 from tools.semantic import Semantic
-from tools.sql_days import mark_comparisons, whole_days
-from tools.sql_grouping import complete_groups, mark_columns
-from tools.sql_literals import Resolve, correct, mark
-from tools.sql_rules import FORBIDDEN, MayRead, make_real, mark_divisions, refuse_unreadable
+from tools.sql_days import whole_days
+from tools.sql_grouping import complete_groups
+from tools.sql_literals import Resolve, correct
+from tools.sql_origins import Origins
+from tools.sql_rules import FORBIDDEN, MayRead, make_real, refuse_unreadable
 from tools.sql_scope import LastDay, Now, describe
 from tools.sql_text import clean
 from tools.sql_words import Words
@@ -124,17 +125,16 @@ class SqlChecker:
         self._refuse_now(tree, today)
         cte_names = self._cte_names(tree)
         tables = self._tables(tree, cte_names)
-        marked, divisions, columns = mark(tree), mark_divisions(tree), mark_columns(tree)
-        comparisons = mark_comparisons(tree)
+        origins = Origins(tree)
         qualified = self._qualify(tree)
         if may_read is not None:
             refuse_unreadable(qualified, self._schema, may_read)
         if resolve is not None:
-            changed = correct(marked, qualified, resolve) or changed
+            changed = correct(origins, qualified, resolve) or changed
         annotate_types(qualified, schema=self._mapping, dialect=READ_AS)
-        changed = make_real(divisions, qualified) or changed
-        changed = complete_groups(columns, qualified) or changed
-        changed = whole_days(comparisons, qualified) or changed
+        changed = make_real(origins, qualified) or changed
+        changed = complete_groups(origins, qualified) or changed
+        changed = whole_days(origins, qualified) or changed
         if self._write is not None:
             sql = self._write(qualified)
         elif changed:

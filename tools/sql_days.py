@@ -11,7 +11,8 @@ import re
 
 from sqlglot import exp
 
-_MARK = "comparison"
+from tools.sql_origins import Origins
+
 _KINDS: tuple[type[exp.Expr], ...] = (exp.LTE, exp.GT, exp.LT, exp.GTE, exp.EQ, exp.Between)
 _MIRRORED: dict[type[exp.Expr], type[exp.Expr]] = {
     exp.LTE: exp.GTE, exp.GTE: exp.LTE, exp.GT: exp.LT, exp.LT: exp.GT, exp.EQ: exp.EQ,
@@ -21,25 +22,17 @@ _WITH_TIME = frozenset((_TYPE.TIMESTAMP, _TYPE.DATETIME, _TYPE.TIMESTAMPTZ))
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 
 
-def mark_comparisons(tree: exp.Query) -> list[exp.Expr]:
-    """Number the comparisons of ``tree``, so that they are known again in a qualified copy."""
-    found = list(tree.find_all(*_KINDS))
-    for number, node in enumerate(found):
-        node.meta[_MARK] = number
-    return found
-
-
-def whole_days(marked: list[exp.Expr], annotated: exp.Query) -> bool:
+def whole_days(origins: Origins, annotated: exp.Query) -> bool:
     """Rewrite such ranges in both trees; whether anything changed."""
     changed = False
     for node in list(annotated.find_all(*_KINDS)):
-        number = node.meta.get(_MARK)
-        if number is None or not _has_time(node):
+        written = origins.of(node)
+        if written is None or not _has_time(node):
             continue
-        new, written = _half_open(node), _half_open(marked[number])
-        if new is not None and written is not None:
+        new, new_written = _half_open(node), _half_open(written)
+        if new is not None and new_written is not None:
             node.replace(new)
-            marked[number].replace(written)
+            written.replace(new_written)
             changed = True
     return changed
 

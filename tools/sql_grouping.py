@@ -11,21 +11,13 @@ from collections.abc import Iterator
 from sqlglot import exp
 
 from tools.base import ToolArgumentError
+from tools.sql_origins import Origins
 
-_MARK = "column"
 _CLOSED = (exp.Query, exp.Window, exp.AggFunc, exp.Filter, exp.WithinGroup)
 """Columns in here are not shown as they are."""
 
 
-def mark_columns(tree: exp.Query) -> list[exp.Column]:
-    """Number the columns of ``tree``, so that they are known again in a qualified copy."""
-    found = list(tree.find_all(exp.Column))
-    for number, column in enumerate(found):
-        column.meta[_MARK] = number
-    return found
-
-
-def complete_groups(marked: list[exp.Column], qualified: exp.Query) -> bool:
+def complete_groups(origins: Origins, qualified: exp.Query) -> bool:
     """Add what is missing to both trees; whether anything changed.
 
     Raises ``ToolArgumentError`` where there is no GROUP BY to add to. Left alone: a column beside
@@ -41,10 +33,9 @@ def complete_groups(marked: list[exp.Column], qualified: exp.Query) -> bool:
             continue
         grouped = {node.sql() for node in group.expressions} if group else set()
         for column in [c for part in select.expressions for c in _bare(part, grouped)]:
-            number = column.meta.get(_MARK)
             if column.table not in _sources(select) or column.sql() in grouped:
                 continue
-            written = marked[number] if number is not None else None
+            written = origins.of(column)
             holder = written.find_ancestor(exp.Select) if written is not None else None
             if group is None or not group.expressions or holder is None or written is None:
                 raise ToolArgumentError(

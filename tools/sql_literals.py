@@ -11,20 +11,13 @@ from collections.abc import Callable, Iterator
 from sqlglot import exp
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
+from tools.sql_origins import Origins
+
 Resolve = Callable[[str, str, str], str]
 """(table, column, text) to the value that is meant; raises when there is none."""
-_MARK = "literal"
 
 
-def mark(tree: exp.Query) -> list[exp.Literal]:
-    """Number the texts of ``tree``, so that they are known again in a qualified copy."""
-    found = [literal for literal in tree.find_all(exp.Literal) if literal.is_string]
-    for number, literal in enumerate(found):
-        literal.meta[_MARK] = number
-    return found
-
-
-def correct(marked: list[exp.Literal], qualified: exp.Query, resolve: Resolve) -> bool:
+def correct(origins: Origins, qualified: exp.Query, resolve: Resolve) -> bool:
     """Put what ``resolve`` returns into both trees; whether anything changed."""
     changed = False
     for scope in traverse_scope(qualified):
@@ -35,9 +28,9 @@ def correct(marked: list[exp.Literal], qualified: exp.Query, resolve: Resolve) -
                 value = resolve(*origin, text) if origin and text.strip() else text
                 if value != text:
                     literal.set("this", value)
-                    number = literal.meta.get(_MARK)
-                    if number is not None:
-                        marked[number].set("this", value)
+                    written = origins.of(literal)
+                    if written is not None:
+                        written.set("this", value)
                         changed = True
     return changed
 

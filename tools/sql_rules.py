@@ -12,6 +12,7 @@ from sqlglot import exp
 from sqlglot.optimizer.scope import traverse_scope
 
 from tools.base import ToolForbiddenError
+from tools.sql_origins import Origins
 
 MayRead = Callable[[str], bool]
 """``table`` or ``table.column`` to whether it may be read."""
@@ -21,7 +22,6 @@ FORBIDDEN: tuple[type[exp.Expr], ...] = (
     exp.Copy, exp.Transaction, exp.Commit, exp.Rollback, exp.Analyze, exp.Placeholder,
     exp.Parameter, exp.SessionParameter, exp.Lock, exp.Hint,
 )  # fmt: skip
-_DIVISION = "division"
 _CALENDAR = frozenset({"month", "quarter", "year"})
 _DATE_PARTS: tuple[type[exp.Expr], ...] = (exp.Month, exp.Quarter, exp.Year, exp.TimeToStr)
 
@@ -63,15 +63,7 @@ def refuse_unreadable(
         )
 
 
-def mark_divisions(tree: exp.Query) -> list[exp.Div]:
-    """Number the divisions of ``tree``, so that they are known again in a qualified copy."""
-    found = list(tree.find_all(exp.Div))
-    for number, division in enumerate(found):
-        division.meta[_DIVISION] = number
-    return found
-
-
-def make_real(marked: list[exp.Div], annotated: exp.Query) -> bool:
+def make_real(origins: Origins, annotated: exp.Query) -> bool:
     """Let 1/3 be a third in both trees; whether anything changed.
 
     SQLite and PostgreSQL divide whole numbers without a rest, so that a rate of 37 out of 50 would
@@ -83,8 +75,7 @@ def make_real(marked: list[exp.Div], annotated: exp.Query) -> bool:
             continue
         if _counts_calendar(division):
             continue
-        number = division.meta.get(_DIVISION)
-        for node in (division, marked[number] if number is not None else None):
+        for node in (division, origins.of(division)):
             if node is not None:
                 left = exp.Mul(this=node.this.copy(), expression=exp.Literal.number("1.0"))
                 node.set("this", left)
