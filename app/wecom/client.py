@@ -190,12 +190,7 @@ class WeComClient:
             )
         except requests.RequestException as error:
             raise TransportError(f"user/get: {type(error).__name__}") from None
-        answer = _answer(response, "user/get")
-        errcode, errmsg = _verdict(answer) if answer is not None else (None, "")
-        if answer is None or errcode is None:
-            raise TransportError("user/get: the answer is not what it should be")
-        if errcode:
-            raise ApiError(errcode, errmsg, action_for(errcode))
+        answer = _granted(response, "user/get")
         departments = answer.get("department")
         if not isinstance(departments, list):
             raise TransportError("user/get: the answer holds no department")
@@ -212,12 +207,7 @@ class WeComClient:
             )
         except requests.RequestException as error:
             raise TransportError(f"media/upload: {type(error).__name__}") from None
-        answer = _answer(response, "media/upload")
-        errcode, errmsg = _verdict(answer) if answer is not None else (None, "")
-        if answer is None or errcode is None:
-            raise TransportError("media/upload: the answer is not what it should be")
-        if errcode:
-            raise ApiError(errcode, errmsg, action_for(errcode))
+        answer = _granted(response, "media/upload")
         media_id = _names(answer, "media_id")
         if not media_id:
             raise TransportError("media/upload: the answer holds no media_id")
@@ -287,6 +277,17 @@ def _answer(response: requests.Response, call: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return answer if isinstance(answer, dict) else None
+
+
+def _granted(response: requests.Response, call: str) -> dict[str, Any]:
+    """The answer to a call that may be repeated. Raises ``ApiError`` or ``TransportError``."""
+    answer = _answer(response, call)
+    errcode, errmsg = _verdict(answer) if answer is not None else (None, "")
+    if answer is None or errcode is None:
+        raise TransportError(f"{call}: the answer is not what it should be")
+    if errcode:
+        raise ApiError(errcode, errmsg, action_for(errcode))
+    return answer
 
 
 def _verdict(answer: dict[str, Any]) -> tuple[int | None, str]:
