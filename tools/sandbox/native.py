@@ -190,14 +190,17 @@ class NativeBackend:
             while not answer.complete:
                 refuse_cancelled(job.cancelled)
                 connection.settimeout(max(0.001, min(POLL_S, deadline_s - time.monotonic())))
-                part = None
-                with contextlib.suppress(TimeoutError):
+                try:
                     part = connection.recv(65536)
+                except TimeoutError:
+                    part = None
                 if time.monotonic() > deadline_s:
                     raise too_slow(job.time_s)
-                if part == b"":
+                if part is None:
+                    continue
+                if not part:
                     break
-                answer.add(part or b"")
+                answer.add(part)
         except TimeoutError:
             raise too_slow(job.time_s) from None
         except ConnectionError:
