@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any
 
-from inference.benchmarks.nvidia_smi import first_card
+from inference.benchmarks.nvidia_smi import first_card, rows
 from inference.config import MIB
 from inference.errors import MeasurementError
 
@@ -50,7 +50,7 @@ class MemoryReader:
         """Raises ``MeasurementError`` when neither NVML nor nvidia-smi answers."""
         self._pid = pid
         self._baseline = baseline_bytes
-        self.used_bytes, self._process_bytes, how = _open(first_card())
+        self.used_bytes, self._process_bytes, how = _open()
         known = self._process_bytes(pid) is not None
         self.source = f"{how}, {'process' if known else 'device above what others hold'}"
         self._by_process = known
@@ -68,16 +68,17 @@ class MemoryReader:
 
 def used_bytes() -> int:
     """Bytes of the whole device in use now. Raises ``MeasurementError`` without a driver."""
-    return _open(first_card())[0]()
+    return _open()[0]()
 
 
-def _open(card: str) -> tuple[Callable[[], int], Callable[[int], int | None], str]:
+def _open() -> tuple[Callable[[], int], Callable[[int], int | None], str]:
     try:
         pynvml: Any = importlib.import_module("pynvml")
     except ImportError:
-        return _by_command(card)
+        return _by_command()
     try:
         pynvml.nvmlInit()
+        card = first_card()
         if card.isdigit():
             handle = pynvml.nvmlDeviceGetHandleByIndex(int(card))
         else:
@@ -97,18 +98,12 @@ def _open(card: str) -> tuple[Callable[[], int], Callable[[int], int | None], st
     return used, process, "NVML"
 
 
-def _by_command(card: str) -> tuple[Callable[[], int], Callable[[int], int | None], str]:
-    def query(*fields: str) -> list[list[str]]:
+def _by_command() -> tuple[Callable[[], int], Callable[[int], int | None], str]:
+    def query(fields: str) -> list[list[str]]:
         try:
-            done = subprocess.run(
-                ["nvidia-smi", f"--id={card}", *fields, "--format=csv,noheader,nounits"],
-                capture_output=True,
-                text=True,
-                check=True,
-            )
-        except (OSError, subprocess.CalledProcessError) as error:
+            return rows(fields)
+        except (OSError, subprocess.SubprocessError) as error:
             raise MeasurementError(f"neither NVML nor nvidia-smi answers ({error})") from error
-        return [line.split(", ") for line in done.stdout.splitlines() if line.strip()]
 
     def process(pid: int) -> int | None:
         for found, size in query("--query-compute-apps=pid,used_memory"):

@@ -51,13 +51,18 @@ def pcie_state() -> PcieState:
     return PcieState(*(int(value) if value.isdigit() else 0 for value in values))
 
 
+def rows(query: str) -> list[list[str]]:
+    """The answer for the first card, such as to ``--query-gpu=memory.used``, in the command's own
+    units. Raises ``OSError`` or ``subprocess.SubprocessError``."""
+    command = ["nvidia-smi", f"--id={first_card()}", query, "--format=csv,noheader,nounits"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=_TIMEOUT_S)
+    lines = done.stdout.splitlines()
+    return [[value.strip() for value in line.split(",")] for line in lines if line.strip()]
+
+
 def _query(*fields: str) -> list[str]:
-    command = ["nvidia-smi", f"--id={first_card()}", f"--query-gpu={','.join(fields)}"]
-    command.append("--format=csv,noheader,nounits")
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=True, timeout=_TIMEOUT_S
-        )
+        found = rows(f"--query-gpu={','.join(fields)}")
     except (OSError, subprocess.SubprocessError):
-        return [""] * len(fields)
-    return [value.strip() for value in done.stdout.strip().split(",")]
+        found = []
+    return found[0] if found else [""] * len(fields)
