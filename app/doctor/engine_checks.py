@@ -7,13 +7,11 @@ gateway imports no engine. The model is looked at, not loaded, so a running one 
 from __future__ import annotations
 
 import importlib.util
-import json
 import socket
-import subprocess
-import sys
 from typing import Any
 
 from app.doctor.findings import Finding, fail, ok, skip, warn
+from app.doctor.programs import NoAnswerError, last_json
 from app.doctor.store_checks import live
 from app.settings import Settings
 
@@ -35,14 +33,11 @@ def check(settings: Settings) -> list[Finding]:
     if importlib.util.find_spec("torch") is None:
         return [skip("engine", "这里没有装引擎（网关镜像）：在模型进程的容器里运行同样的命令看它")]
     try:
-        done = subprocess.run(
-            _command(settings), capture_output=True, timeout=TIMEOUT_S, check=False
-        )
-        record: dict[str, Any] = json.loads(done.stdout.decode().strip().splitlines()[-1])
-    except subprocess.TimeoutExpired:
+        record = last_json(*_arguments(settings), timeout_s=TIMEOUT_S)
+    except TimeoutError:
         remedy = "看是不是内存不够在换页；单独运行 python -m inference doctor 看停在哪一步"
         return [fail("engine", f"引擎自检超过 {TIMEOUT_S:.0f} 秒没有结束", remedy)]
-    except (ValueError, IndexError, OSError):
+    except NoAnswerError:
         remedy = "运行 python -m inference doctor 看它的报错；多半是依赖没装好，make setup 重装"
         return [fail("engine", "引擎自检没有给出结果", remedy)]
     findings = [_packages(record["versions"])]
@@ -55,7 +50,7 @@ def check(settings: Settings) -> list[Finding]:
     return findings
 
 
-def _command(settings: Settings) -> list[str]:
+def _arguments(settings: Settings) -> list[str]:
     options = {
         "--device": settings.device,
         "--gpu-memory-limit": settings.gpu_memory_limit,
@@ -65,8 +60,7 @@ def _command(settings: Settings) -> list[str]:
         "--lm-head-dtype": settings.lm_head_dtype,
         "--kv-cache-dtype": settings.kv_cache_dtype,
     }
-    command = [sys.executable, "-m", "inference", "doctor", str(settings.model_dir)]
-    command += ["--no-load", "--json"]
+    command = ["inference", "doctor", str(settings.model_dir), "--no-load", "--json"]
     return [*command, *(str(word) for option in options.items() for word in option)]
 
 

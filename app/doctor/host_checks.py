@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import json
 import platform
 import resource
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 from app.doctor.findings import Finding, fail, ok, skip, warn
+from app.doctor.programs import NoAnswerError, last_json
 from app.settings import Settings
 
 LEAST_FREE_BYTES = 2 * 10**9
@@ -93,12 +91,10 @@ def _table_images(settings: Settings) -> list[Finding]:
         return []
     if importlib.util.find_spec("PIL") is None:
         return [skip("table_images", "表格图片由模型进程画：在它的容器里运行同样的命令看字体")]
-    command = [sys.executable, "-m", "tools.table_image"]
-    command += [str(chosen)] if isinstance(chosen, Path) else []
+    font = (str(chosen),) if isinstance(chosen, Path) else ()
     try:
-        done = subprocess.run(command, capture_output=True, timeout=FONT_TIMEOUT_S, check=False)
-        record: dict[str, str] = json.loads(done.stdout.decode().strip().splitlines()[-1])
-    except (subprocess.TimeoutExpired, ValueError, IndexError, OSError):
+        record = last_json("tools.table_image", *font, timeout_s=FONT_TIMEOUT_S)
+    except (TimeoutError, NoAnswerError):
         remedy = "运行 python -m tools.table_image 看它的报错；多半是依赖没装好，make setup 重装"
         return [warn("table_images", "画表格图片的部分没有回答；宽表格只发文字", remedy)]
     if record["problem"]:

@@ -265,7 +265,7 @@ def test_forms_and_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_command(
     environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("app.doctor.engine_checks.sys.executable", "/bin/false")
+    monkeypatch.setattr("app.doctor.programs.sys.executable", "/bin/false")
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("WECOM_API_BASE", "http://127.0.0.1:9")

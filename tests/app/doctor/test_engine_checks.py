@@ -81,7 +81,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
         script = tmp_path / "python"
         script.write_text(f"#!/bin/sh\ncat {tmp_path}/record\n")
         script.chmod(0o755)
-        monkeypatch.setattr("app.doctor.engine_checks.sys.executable", str(script))
+        monkeypatch.setattr("app.doctor.programs.sys.executable", str(script))
         return by_name(engine_checks.check(settings))
 
     return run
@@ -110,7 +110,7 @@ def test_a_whole_gpu_machine(gpu: Settings, card: SimpleNamespace, told: Told) -
 def test_every_option_is_one_of_the_engines(gpu: Settings) -> None:
     from inference.__main__ import _parser
 
-    arguments = _parser().parse_args(engine_checks._command(gpu)[3:])
+    arguments = _parser().parse_args(engine_checks._arguments(gpu)[1:])
     assert (arguments.no_load, arguments.json, arguments.device) == (True, True, "cuda")
     assert arguments.gpu_memory_limit == gpu.gpu_memory_limit
     assert arguments.max_model_len == gpu.max_model_len
@@ -184,6 +184,6 @@ def test_a_damaged_model(configured: Settings, tmp_path: Path, told: Told) -> No
 def test_an_engine_that_does_not_answer(
     configured: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("app.doctor.engine_checks.sys.executable", "/bin/false")
+    monkeypatch.setattr("app.doctor.programs.sys.executable", "/bin/false")
     (found,) = engine_checks.check(configured)
     assert (found.name, found.level, "make setup" in found.remedy) == ("engine", "fail", True)
