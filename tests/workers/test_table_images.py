@@ -17,6 +17,7 @@ from app.store.outbox import Outbox
 from app.store.turns import MAX_IMAGE_BYTES
 from inference.protocol import Message
 from tests.app.store.messages import tag_of, text_message
+from tests.e2e.fake_turns import WIDE
 from tests.workers.test_turn import ask, turn_of
 from tools.base import Table
 from tools.table_image import MAX_BYTES, TableImage, find_font
@@ -25,7 +26,6 @@ from workers.table_images import drawer
 from workers.turn import Draw, TurnRunner
 
 TAG = tag_of("zhang")
-WIDE = Table(("产品", "区域", "销售额", "利润"), tuple((f"P{n}", "华东", n, -n) for n in range(20)))
 SMALL = Table(("产品", "销售额"), (("手机", 3), ("平板", 2)))
 
 
