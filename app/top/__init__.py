@@ -25,6 +25,7 @@ from app.top.view import render
 WINDOW_S = 60.0
 """Rates and durations are those of about the last minute."""
 _PLAIN_WIDTH = 100
+_SLICE_S = 0.1
 
 
 def main(settings: Settings, *, once: bool, interval_s: float) -> int:
@@ -39,8 +40,8 @@ def main(settings: Settings, *, once: bool, interval_s: float) -> int:
             snapshot = watch.look()
             _plain_console().print(render(snapshot))
             return 0 if snapshot.up else 1
-        with contextlib.suppress(KeyboardInterrupt), _ended_like_ctrl_c(signal.SIGTERM):
-            _show(watch, interval_s)
+        with _asked_to_end() as ended:
+            _show(watch, interval_s, ended)
     return 0
 
 
@@ -72,17 +73,24 @@ class Watch:
         return compare(before, reading)
 
 
-def _show(watch: Watch, interval_s: float) -> None:
+def _show(watch: Watch, interval_s: float, ended: Callable[[], bool]) -> None:
     if not sys.stdout.isatty():
         console = _plain_console()
-        while True:
+        while not ended():
             console.print(render(watch.look()))
             console.file.flush()
-            time.sleep(interval_s)
+            _sleep(interval_s, ended)
+        return
     with Live(screen=True, auto_refresh=False) as live:
-        while True:
+        while not ended():
             live.update(render(watch.look()), refresh=True)
-            time.sleep(interval_s)
+            _sleep(interval_s, ended)
+
+
+def _sleep(seconds: float, ended: Callable[[], bool]) -> None:
+    until_s = time.monotonic() + seconds
+    while not ended() and (left_s := until_s - time.monotonic()) > 0:
+        time.sleep(min(left_s, _SLICE_S))
 
 
 def _plain_console() -> Console:
@@ -96,14 +104,17 @@ def _plain_console() -> Console:
 
 
 @contextlib.contextmanager
-def _ended_like_ctrl_c(number: signal.Signals) -> Iterator[None]:
-    """The terminal is given back whole on this signal too."""
+def _asked_to_end() -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C or SIGTERM came. An exception in their place is lost when it comes while a
+    library collects its garbage."""
+    came: list[int] = []
 
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+    def note(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
 
-    before = signal.signal(number, interrupt)
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        yield lambda: bool(came)
     finally:
-        signal.signal(number, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

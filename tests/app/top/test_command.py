@@ -62,14 +62,17 @@ def test_in_a_terminal_it_outlives_redis_and_ends_with_ctrl_c(
         main, side = pty.openpty()
         with subprocess.Popen(line, env=environ, stdin=side, stdout=side, stderr=side) as process:
             os.close(side)
-            read_until(main, "没有在运行")
-            server.kill()
-            read_until(main, "Redis 没有回答")
-            server.start()
-            read_until(main, "没有在运行")
-            process.send_signal(signal.SIGINT)
-            # The alternate screen is left, the cursor shown again.
-            rest = read_until(main, "\x1b[?25h")
-            assert process.wait(TIMEOUT_S) == 0
+            try:
+                read_until(main, "没有在运行")
+                server.kill()
+                read_until(main, "Redis 没有回答")
+                server.start()
+                read_until(main, "没有在运行")
+                process.send_signal(signal.SIGINT)
+                # The alternate screen is left, the cursor shown again.
+                rest = read_until(main, "\x1b[?25h")
+                assert process.wait(TIMEOUT_S) == 0
+            finally:
+                process.kill()  # what nobody reads from it would keep it, and this test, for ever
         os.close(main)
     assert "Traceback" not in rest
