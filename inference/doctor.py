@@ -119,14 +119,17 @@ def _looked_at(model_dir: Path, config: EngineConfig) -> dict[str, Any]:
 
 
 def _loaded(model_dir: Path, config: EngineConfig) -> dict[str, Any]:
+    from inference.checkpoint import checksums
     from inference.engine.model_runner import ModelRunner
     from inference.llm import LLM
 
+    checked = checksums.verify(model_dir)
     start = time.perf_counter()
     llm = LLM(model_dir, config=config)
     runner = llm.runner
     found: dict[str, Any] = {
         "path": str(model_dir),
+        "checked_files": checked,
         "load_s": round(time.perf_counter() - start, 3),
         "kv_cache_bytes": runner.kv_cache.size_bytes,
         "vocab_size": runner.vocab_size,
@@ -186,9 +189,15 @@ def _model_line(model: dict[str, Any]) -> str:
         return f"{model['file']}: {model['error']}; {model['remedy']}"
     size = (
         f"{model['path']}: {model['num_experts']} experts in {model['routed_layers']} layers, "
-        f"{model['expert_bytes'] / 1e6:.1f} MB INT4, "
+        f"{model['expert_bytes'] / 1e6:.1f} MB INT4, {_checked(model['checked_files'])}, "
     )
     if "load_s" in model:
         return f"{size}{model['expert_cache_slots']} slots a layer, loaded in {model['load_s']} s"
     share = f"{model['resident_share']:.0%} of the experts fit into the slots"
-    return f"{size}{model['num_files']} files are whole, {share}"
+    return f"{size}{share}"
+
+
+def _checked(num_files: int | None) -> str:
+    if num_files is None:
+        return "no SHA256SUMS to check the files by"
+    return f"{num_files} files are as SHA256SUMS says"

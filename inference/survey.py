@@ -1,7 +1,7 @@
-"""What a model folder holds, without loading it: seconds, and no GPU memory.
+"""What a model folder holds, without loading it: every byte read once, and no GPU memory.
 
-Owns the look at every file's header and the sums made from config.json. Whether the values are
-sound is for the loader to say.
+Owns the look at every file's header and the figures made from config.json. Whether the values
+are sound is for the loader to say.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
+from inference.checkpoint import checksums
 from inference.checkpoint import format as layout
 from inference.config import EngineConfig
 from inference.errors import DamagedFileError, MissingFileError
@@ -21,6 +22,7 @@ from inference.memory_plan import plan_memory
 def survey(model_dir: Path, config: EngineConfig) -> dict[str, Any]:
     """Files, sizes, and on "cuda" the memory plan.
 
+    ``checked_files`` counts those whose checksum is right, ``None`` without SHA256SUMS.
     ``token_bytes`` are the experts that one token uses, ``resident_share`` (0-1) the experts that
     fit into the slots. Raises ``CheckpointError`` or ``MemoryPlanError``.
     """
@@ -38,6 +40,7 @@ def survey(model_dir: Path, config: EngineConfig) -> dict[str, Any]:
     found: dict[str, Any] = {
         "path": str(model_dir),
         "num_files": len(weights),
+        "checked_files": checksums.verify(model_dir),
         "file_bytes": sum(path.stat().st_size for path in weights),
         "num_experts": geometry.num_experts,
         "routed_layers": len(geometry.routed_layers),

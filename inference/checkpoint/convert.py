@@ -2,7 +2,8 @@
 
 Owns the writing side of ``format``. Experts are read and written layer by layer, so memory holds
 one of them at a time, not the model. Each file is written beside its place and renamed, and
-config.json comes last: an interrupted conversion leaves no folder that looks whole.
+config.json comes last, but for the checksums: an interrupted conversion leaves no folder that
+looks whole.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from inference.checkpoint import awq, int4
+from inference.checkpoint import awq, checksums, int4
 from inference.checkpoint import format as layout
 from inference.checkpoint.backbone import backbone_shapes, routed_layers, transformers_config
 from inference.checkpoint.source import FolderSource, MemorySource, TensorSource
@@ -29,12 +30,6 @@ from inference.errors import (
     DamagedFileError,
 )
 
-_SIDE_FILES = (
-    layout.GENERATION_CONFIG_FILE,
-    layout.TOKENIZER_FILE,
-    layout.TOKENIZER_CONFIG_FILE,
-    layout.CHAT_TEMPLATE_FILE,
-)
 _CLASS_NAMES = {
     layout.QWEN3_MOE: "Qwen3MoeForCausalLM",
     layout.QWEN3_5_MOE: "Qwen3_5MoeForCausalLM",
@@ -86,9 +81,10 @@ def convert(
             else stack.enter_context(FolderSource(source))
         )
         report = _export(config, tensors, source, out_dir, group_size, torch.device(device))
-    for name in _SIDE_FILES:
+    for name in layout.SIDE_FILES:
         if (source / name).is_file():
             shutil.copyfile(source / name, out_dir / name)
+    checksums.write(out_dir)
     return report
 
 
@@ -101,9 +97,10 @@ def export_model(
 ) -> ExportReport:
     """Write ``model`` (a stock text-only class in any float dtype) into ``out_dir``.
 
-    Writes weights, config.json and generation_config.json; other files there stay. The model is
-    not modified. Raises ``CheckpointError`` when the model is of another kind, its values do not
-    fit fp16, or its widths are no multiple of ``group_size``.
+    Writes weights, config.json and generation_config.json; other files there stay, but for old
+    checksums: call ``checksums.write`` when the folder is whole. The model is not modified. Raises
+    ``CheckpointError`` when the model is of another kind, its values do not fit fp16, or its
+    widths are no multiple of ``group_size``.
     """
     config: Any = model.config
     if config.model_type not in layout.SUPPORTED_MODEL_TYPES:
@@ -128,7 +125,8 @@ def _export(
     device: torch.device,
 ) -> ExportReport:
     out_dir.mkdir(parents=True, exist_ok=True)
-    (out_dir / layout.CONFIG_FILE).unlink(missing_ok=True)
+    for name in (layout.CONFIG_FILE, layout.CHECKSUM_FILE):
+        (out_dir / name).unlink(missing_ok=True)
     backbone_bytes = _write_backbone(config, tensors, source, out_dir)
     shape = layout.ExpertShape(config.hidden_size, config.moe_intermediate_size, group_size)
     if config.hidden_size % group_size or config.moe_intermediate_size % group_size:

@@ -12,6 +12,7 @@ Owns what is written where. Knows nothing of how tensors are quantised, cached o
         layers.{L}.down_proj.scales      fp16  [hidden, intermediate/group_size]
     config.json                  transformers' config plus ``routing_config``
     generation_config.json, tokenizer.json, tokenizer_config.json, chat_template.jinja
+    SHA256SUMS                     of all these; ``checksums`` owns it
 """
 
 from __future__ import annotations
@@ -34,6 +35,9 @@ GENERATION_CONFIG_FILE = "generation_config.json"
 TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 CHAT_TEMPLATE_FILE = "chat_template.jinja"
+CHECKSUM_FILE = "SHA256SUMS"
+SIDE_FILES = (GENERATION_CONFIG_FILE, TOKENIZER_FILE, TOKENIZER_CONFIG_FILE, CHAT_TEMPLATE_FILE)
+"""Small files beside weights and config, copied as they are."""
 EXPERT_FILES = "experts/expert_{:02d}.safetensors"
 
 PROJECTIONS = ("gate_up_proj", "down_proj")

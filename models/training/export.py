@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
-from inference.checkpoint import int4
+from inference.checkpoint import checksums, int4
 from inference.checkpoint.convert import ExportReport, export_model
 from models.training import tokenizer as vocabulary
 
@@ -17,6 +17,7 @@ def export(stock: Any, tokenizer: Tokenizer, out_dir: Path) -> ExportReport:
     """Write the whole model folder. ``stock`` is an fp32 Qwen3MoeForCausalLM on the CPU."""
     report = export_model(stock, out_dir)
     vocabulary.save(tokenizer, out_dir)
+    checksums.write(out_dir)
     return report
 
 

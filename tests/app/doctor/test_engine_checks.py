@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -94,7 +95,7 @@ def test_the_real_engine_in_a_process_of_its_own(configured: Settings) -> None:
         "gpu": "skip",
         "model": "ok",
     }
-    assert "33 个文件完整" in found["model"].fact
+    assert "38 个文件的 SHA-256 都对" in found["model"].fact
 
 
 def test_a_whole_gpu_machine(gpu: Settings, card: SimpleNamespace, told: Told) -> None:
@@ -179,6 +180,27 @@ def test_a_damaged_model(configured: Settings, tmp_path: Path, told: Told) -> No
     found = told(dataclasses.replace(configured, model_dir=folder))["model"]
     assert (found.level, "model.safetensors" in found.fact) == ("fail", True)
     assert "HUTONG_MODEL_DIR" in found.remedy
+
+
+def test_a_flipped_bit(configured: Settings, tmp_path: Path, told: Told) -> None:
+    folder = Path(shutil.copytree(DEMO, tmp_path / "model"))
+    expert = folder / "experts" / "expert_07.safetensors"
+    data = bytearray(expert.read_bytes())
+    data[-1] ^= 1
+    expert.write_bytes(data)
+    found = told(dataclasses.replace(configured, model_dir=folder))["model"]
+    assert (found.level, "expert_07.safetensors" in found.fact) == ("fail", True)
+    assert "重新复制" in found.remedy
+
+
+def test_a_model_without_checksums(configured: Settings, tmp_path: Path, told: Told) -> None:
+    folder = Path(shutil.copytree(DEMO, tmp_path / "model"))
+    (folder / "SHA256SUMS").unlink()
+    found = told(dataclasses.replace(configured, model_dir=folder))["model"]
+    assert (found.level, "sha256sum" in found.remedy) == ("warn", True)
+    command = found.remedy[found.remedy.index("sha256sum") : found.remedy.index("，一起复制")]
+    subprocess.run(command, shell=True, cwd=folder, check=True)
+    assert told(dataclasses.replace(configured, model_dir=folder))["model"].level == "ok"
 
 
 def test_an_engine_that_does_not_answer(
