@@ -8,7 +8,9 @@ PY := .venv/bin/python
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-setup: .venv/.runtime  ## make .venv with all that running needs
+setup:  ## make or repair .venv with all that running needs
+	@deploy/setup.sh requirements.txt
+	@touch .venv/.runtime
 
 .venv/.runtime: requirements.txt requirements-gpu.txt deploy/requirements-gateway.txt deploy/setup.sh
 	@deploy/setup.sh requirements.txt

@@ -2,7 +2,8 @@
 # Makes .venv and installs a requirements file into it, with the torch build that fits the machine.
 #   deploy/setup.sh requirements.txt
 # PYTHON picks the interpreter (3.11-3.13); TORCH_BUILD=cuda|cpu the build of torch where looking for
-# a driver says nothing (images); TORCH_CPU_INDEX the index of torch's CPU builds.
+# a driver says nothing (images); TORCH_CPU_INDEX and TORCH_CUDA_INDEX the index of torch's builds.
+# Run again, it puts right what is missing, and replaces a CPU build on a machine that got a GPU.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 requirements=${1:-requirements.txt}
@@ -29,17 +30,29 @@ wants_cuda() {
     esac
 }
 
+has_torch() {  # VERSION
+    .venv/bin/python -c "import torch, sys; sys.exit(torch.__version__.split('+')[0] != '$1')" 2>/dev/null
+}
+
+has_cuda() { .venv/bin/python -c 'import torch, sys; sys.exit(torch.version.cuda is None)' 2>/dev/null; }
+
 install_torch() {
     local pin
     pin=$(grep '^torch==' requirements.txt)
-    if .venv/bin/python -c "import torch, sys; sys.exit(torch.__version__.split('+')[0] != '${pin#torch==}')" 2>/dev/null; then
+    if has_torch "${pin#torch==}" && { ! wants_cuda || has_cuda; }; then
         say "torch is already there"
     elif [ "$(uname -s)" != Linux ]; then
         say "installing $pin (default build)"
         .venv/bin/pip install --quiet "$pin"
     elif wants_cuda; then
         say "installing $pin with CUDA (several GB, some minutes)"
-        .venv/bin/pip install --quiet "$pin"
+        .venv/bin/pip uninstall --quiet --yes torch 2>/dev/null  # pip takes a CPU build for the same
+        .venv/bin/pip install --quiet "$pin" ${TORCH_CUDA_INDEX:+--index-url "$TORCH_CUDA_INDEX"}
+        has_cuda || {
+            echo "The package index gave a build of $pin without CUDA. Set TORCH_CUDA_INDEX to one that has it," >&2
+            echo "such as https://download.pytorch.org/whl/cu130 or a mirror of it, and run this again." >&2
+            return 1
+        }
     elif offered_build "$pin" | grep -q '+cpu'; then
         say "no GPU asked for or found: installing $pin, CPU build"
         .venv/bin/pip install --quiet "$pin"
