@@ -9,8 +9,8 @@ help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 setup:  ## make or repair .venv with all that running needs
-	@deploy/setup.sh requirements.txt
-	@touch .venv/.runtime
+	@rm -f .venv/.runtime
+	@$(MAKE) --no-print-directory .venv/.runtime
 
 .venv/.runtime: requirements.txt requirements-gpu.txt deploy/requirements-gateway.txt deploy/setup.sh
 	@deploy/setup.sh requirements.txt

@@ -4,7 +4,7 @@ InferenceError
 ├── CheckpointError            a model folder cannot be used; names the file and the remedy
 │   ├── MissingFileError       a file or shard is not there
 │   ├── ArchitectureError      the checkpoint holds a model this engine does not run
-│   ├── DamagedFileError       a file cannot be read, or holds NaN or infinite values
+│   ├── DamagedFileError       a file cannot be read, has another checksum, or holds NaN
 │   └── ConfigMismatchError    config.json and the tensors disagree
 ├── DeviceError                the GPU or its memory cannot be used; names the remedy
 │   ├── GPUNotFoundError       no GPU, no driver, or the CUDA packages are missing
@@ -53,7 +53,7 @@ class ArchitectureError(CheckpointError):
 
 
 class DamagedFileError(CheckpointError):
-    """A file cannot be read, or holds NaN or infinite values."""
+    """A file cannot be read, has another checksum, or holds NaN or infinite values."""
 
 
 class ConfigMismatchError(CheckpointError):

@@ -144,7 +144,10 @@ def _model(model: dict[str, Any]) -> list[Finding]:
         remedy = f"改其中一个：{'、'.join(choices)}"
         return [fail("memory_plan", f"显存放不下：{model['error']}", remedy)]
     if "error" in model:
-        remedy = "检查 HUTONG_MODEL_DIR；重新复制这个文件，或者重新转换模型"
+        remedy = (
+            "检查 HUTONG_MODEL_DIR；重新复制这个文件，或者重新转换模型；"
+            "是有意改过它，就用 sha256sum 重写 SHA256SUMS"
+        )
         return [fail("model", f"模型不能用：{model['file']}（{model['error']}）", remedy)]
     findings = [_files(model)]
     if "memory_plan" in model:

@@ -35,14 +35,16 @@ def verify(model_dir: Path) -> int | None:
     """The number of files that are as they were written; ``None`` for a folder without sums.
 
     Reads every byte, at the speed of the disk. Raises ``MissingFileError`` for a file that is
-    listed and not there, ``DamagedFileError`` for one that differs or is not listed, and what
-    ``read_config`` raises.
+    listed and not there, ``DamagedFileError`` for one that differs, cannot be read or is not
+    listed, and what ``read_config`` raises.
     """
     path = model_dir / layout.CHECKSUM_FILE
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise layout.unreadable(path, error) from error
     except UnicodeDecodeError as error:
         raise DamagedFileError(path, f"not a text ({error})", "copy the file again") from error
     parsed = [_LINE.fullmatch(line) for line in lines]
@@ -80,5 +82,8 @@ def _sums(paths: list[Path]) -> list[str]:
 
 
 def _sum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise layout.unreadable(path, error) from error

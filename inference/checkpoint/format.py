@@ -149,11 +149,20 @@ def read_json(path: Path) -> dict[str, Any]:
         raise MissingFileError(
             path, "the file is missing", "check the model folder or convert the model again"
         ) from None
+    except OSError as error:
+        raise unreadable(path, error) from error
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DamagedFileError(path, f"not valid JSON ({error})", "copy the file again") from error
     if not isinstance(data, dict):
         raise DamagedFileError(path, "not a JSON object", "copy the file again")
     return data
+
+
+def unreadable(path: Path, error: OSError) -> DamagedFileError:
+    """What to raise for a file that is there and that the system does not give."""
+    return DamagedFileError(
+        path, f"cannot be read ({error.strerror})", "check who may read it, or copy the file again"
+    )
 
 
 def read_config(model_dir: Path) -> dict[str, Any]:

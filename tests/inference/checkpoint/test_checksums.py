@@ -65,6 +65,15 @@ def test_a_listed_file_that_is_gone(folder: Path) -> None:
     assert caught.value.path == folder / "tokenizer.json"
 
 
+@pytest.mark.parametrize("name", ["tokenizer.json", "SHA256SUMS", "config.json"])
+def test_a_file_that_the_system_does_not_give(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    (folder / name).symlink_to("/proc/self/mem")  # there, and reading it fails for root too
+    with pytest.raises(DamagedFileError, match="cannot be read") as caught:
+        checksums.verify(folder)
+    assert caught.value.path == folder / name
+
+
 def test_a_list_that_lacks_a_file(folder: Path) -> None:
     path = folder / "SHA256SUMS"
     lines = path.read_text().splitlines(keepends=True)
