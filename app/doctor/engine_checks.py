@@ -1,4 +1,4 @@
-"""What the engine says of its GPU, its link and its model, in our words.
+"""What the engine says of its GPU, its link and its model, in our words, and whether it fits here.
 
 Owns the reading of ``python -m inference doctor --json``, which runs in a process of its own: the
 gateway imports no engine. The model is looked at, not loaded, so a running one is not disturbed.
@@ -11,9 +11,11 @@ import socket
 from typing import Any
 
 from app.doctor.findings import Finding, fail, ok, skip, warn
+from app.doctor.host_checks import available_bytes
 from app.doctor.programs import NoAnswerError, last_json
 from app.doctor.store_checks import live
 from app.settings import Settings
+from app.store.presence import ProcessReport
 
 TIMEOUT_S = 300.0
 """Checksums read every byte of the model: 20 GB take two minutes on a hard disk."""
@@ -48,6 +50,8 @@ def check(settings: Settings) -> list[Finding]:
         findings.append(_link(record["link"], record["model"]))
     if record["model"] is not None:
         findings += _model(record["model"])
+        if "error" not in record["model"]:
+            findings.append(_host_memory(record["model"], record["gpu"] or {}, settings))
     return findings
 
 
@@ -109,8 +113,12 @@ def _gpu_memory(gpu: dict[str, Any], settings: Settings) -> Finding:
 
 def _held_here(settings: Settings) -> int:
     """GPU memory of this host's own model processes, 0 when Redis does not tell."""
-    mine = [report for report in live(settings) if report.host == socket.gethostname()]
+    mine = _processes_here(settings)
     return sum(int(report.facts.get("gpu_memory_bytes") or 0) for report in mine)
+
+
+def _processes_here(settings: Settings) -> list[ProcessReport]:
+    return [report for report in live(settings) if report.host == socket.gethostname()]
 
 
 def _link(link: dict[str, Any], model: dict[str, Any] | None) -> Finding:
@@ -173,6 +181,27 @@ def _files(model: dict[str, Any]) -> Finding:
         )
         return warn("model", f"{fact}；长度都对，内容无从核对", remedy)
     return ok("model", f"{fact}；{model['checked_files']} 个文件的 SHA-256 都对")
+
+
+def _host_memory(model: dict[str, Any], gpu: dict[str, Any], settings: Settings) -> Finding:
+    """Whether the experts find room outside the GPU; a process that runs here has it already."""
+    plan = model.get("memory_plan")
+    needed = plan["pinned_bytes"] if plan else model["file_bytes"]
+    fact = f"模型要{'锁定' if plan else ''}主机内存 {_mib(needed)}"
+    if any(report.role == "turns" for report in _processes_here(settings)):
+        return ok("model_memory", f"{fact}，这里的模型进程已经拿到了")
+    lock = gpu.get("memlock_bytes") if plan else None
+    if lock is not None and lock < needed:
+        remedy = "ulimit -l unlimited；compose 里 ulimits.memlock 设为 -1；systemd 里 LimitMEMLOCK"
+        return fail("model_memory", f"{fact}，这里最多只能锁定 {_mib(lock)}（memlock）", remedy)
+    available = available_bytes()
+    if available is None:
+        return ok("model_memory", fact)
+    fact += f"，可用 {_mib(available)}"
+    if available < needed:
+        remedy = "停掉占内存的程序，或者加内存；也可以换小一点的模型（HUTONG_MODEL_DIR）"
+        return fail("model_memory", fact, remedy)
+    return ok("model_memory", fact)
 
 
 def _value(value: int | str) -> str:

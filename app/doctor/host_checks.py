@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import platform
-import resource
 import shutil
 from pathlib import Path
 
@@ -25,7 +24,9 @@ _PACKAGES = ("flask", "celery", "redis", "wechatpy", "cryptography", "gunicorn")
 def check(settings: Settings) -> list[Finding]:
     """Versions, disk, memory, table images."""
     return [
-        *(_versions(), _disk(settings.data_dir), *_memory(settings)),
+        _versions(),
+        _disk(settings.data_dir),
+        *_memory(),
         *_table_images(settings),
     ]
 
@@ -52,29 +53,15 @@ def _disk(folder: Path) -> Finding:
     return ok("disk", fact)
 
 
-def _memory(settings: Settings) -> list[Finding]:
-    """Free memory and, where a GPU engine is to pin its experts, how much may be locked."""
-    findings = []
-    available = _available_bytes()
-    if available is not None:
-        findings.append(ok("host_memory", f"可用内存 {available / 1e9:.1f} GB"))
-    if settings.device == "cpu":
-        return findings
-    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    if soft == resource.RLIM_INFINITY:
-        findings.append(ok("memlock", "可以锁定的内存不限（memlock）"))
-    else:
-        findings.append(
-            warn(
-                "memlock",
-                f"最多只能锁定 {soft / 1e6:.0f} MB 内存（memlock）；GPU 引擎要锁定全部专家",
-                "ulimit -l unlimited；compose 里 ulimits.memlock 设为 -1；systemd 里 LimitMEMLOCK",
-            )
-        )
-    return findings
+def _memory() -> list[Finding]:
+    available = available_bytes()
+    return (
+        [ok("host_memory", f"可用内存 {available / 1e9:.1f} GB")] if available is not None else []
+    )
 
 
-def _available_bytes() -> int | None:
+def available_bytes() -> int | None:
+    """Memory that this machine can still give, page cache included; ``None`` where unknown."""
     try:
         for line in Path("/proc/meminfo").read_text("ascii").splitlines():
             if line.startswith("MemAvailable:"):

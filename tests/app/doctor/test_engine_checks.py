@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import resource
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -63,6 +64,8 @@ def card(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(nvidia_smi, "driver_version", lambda: "580.95.05")
     monkeypatch.setattr(doctor, "measure_link", link)
     monkeypatch.setattr(doctor, "_GPU_PACKAGES", ())
+    unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: unlimited)
     return shown
 
 
@@ -94,6 +97,7 @@ def test_the_real_engine_in_a_process_of_its_own(configured: Settings) -> None:
         "engine": "ok",
         "gpu": "skip",
         "model": "ok",
+        "model_memory": "ok",
     }
     assert "38 个文件的 SHA-256 都对" in found["model"].fact
 
@@ -101,7 +105,8 @@ def test_the_real_engine_in_a_process_of_its_own(configured: Settings) -> None:
 def test_a_whole_gpu_machine(gpu: Settings, card: SimpleNamespace, told: Told) -> None:
     found = told(gpu)
     assert {finding.level for finding in found.values()} == {"ok"}
-    assert found.keys() == {"engine", "gpu", "gpu_memory", "pcie", "model", "memory_plan"}
+    parts = {"gpu", "gpu_memory", "pcie", "model", "memory_plan", "model_memory"}
+    assert found.keys() == {"engine", *parts}
     for part in ("RTX", "8.6", "580.95.05"):
         assert part in found["gpu"].fact
     assert "PCIe 4.0 x16，有负载时实测 25.0 GB/s" in found["pcie"].fact
@@ -165,6 +170,33 @@ def test_a_link_slower_than_the_slot(gpu: Settings, card: SimpleNamespace, told:
     assert "PCIe 4.0 x16" in found.remedy
     card.link = MeasurementError("the GPU has no 128 MiB free")
     assert told(gpu)["pcie"].level == "skip"
+
+
+def test_too_little_may_be_locked(
+    gpu: Settings, card: SimpleNamespace, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (8 * MIB, 8 * MIB))
+    found = told(gpu)["model_memory"]
+    assert (found.level, "LimitMEMLOCK" in found.remedy) == ("fail", True)
+    assert "最多只能锁定 8 MiB" in found.fact
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_too_little_host_memory(
+    device: str,
+    gpu: Settings,
+    card: SimpleNamespace,
+    told: Told,
+    redis_client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine_checks, "available_bytes", lambda: 10 * MIB)
+    settings = dataclasses.replace(gpu, device=device)
+    found = told(settings)["model_memory"]
+    assert (found.level, "可用 10 MiB" in found.fact) == ("fail", True)
+    assert "HUTONG_MODEL_DIR" in found.remedy
+    with Presence(redis_client, "turns"):
+        assert told(settings)["model_memory"].level == "ok"
 
 
 def test_what_a_link_means_for_the_speed() -> None:
