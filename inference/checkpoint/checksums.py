@@ -1,4 +1,4 @@
-"""SHA-256 of every file of a model folder, in the form that ``sha256sum --check`` reads.
+"""SHA-256 of the files of a folder, in the form that ``sha256sum --check`` reads.
 
 Owns the file ``SHA256SUMS``: conversion and export write it last, the self-check compares. A copy
 whose length is right and whose bits are not is found by nothing else.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,12 +24,7 @@ def write(model_dir: Path) -> None:
 
     Raises ``CheckpointError`` when config.json cannot be used.
     """
-    names = _read_by_engine(model_dir)
-    sums = _sums([model_dir / name for name in names])
-    lines = [f"{is_}  {name}\n" for name, is_ in zip(names, sums, strict=True)]
-    partial = model_dir / (layout.CHECKSUM_FILE + ".partial")
-    partial.write_text("".join(lines), encoding="utf-8")
-    os.replace(partial, model_dir / layout.CHECKSUM_FILE)
+    write_list(model_dir, _read_by_engine(model_dir))
 
 
 def verify(model_dir: Path) -> int | None:
@@ -38,11 +34,46 @@ def verify(model_dir: Path) -> int | None:
     listed and not there, ``DamagedFileError`` for one that differs, cannot be read or is not
     listed, and what ``read_config`` raises.
     """
-    path = model_dir / layout.CHECKSUM_FILE
+    try:
+        listed = read_list(model_dir)
+    except MissingFileError:
+        return None
+    if unlisted := sorted(set(_read_by_engine(model_dir)) - listed.keys()):
+        raise DamagedFileError(
+            model_dir / layout.CHECKSUM_FILE,
+            f"does not list {unlisted[0]}",
+            "copy the whole model folder again",
+        )
+    for name in listed:
+        if not (model_dir / name).is_file():
+            raise MissingFileError(
+                model_dir / name, "the file is missing", "copy the whole model folder again"
+            )
+    if wrong := differing(model_dir, listed):
+        raise DamagedFileError(
+            model_dir / wrong[0],
+            f"its SHA-256 is not that of {layout.CHECKSUM_FILE}",
+            "copy the file again, or write new sums if it was changed on purpose",
+        )
+    return len(listed)
+
+
+def write_list(folder: Path, names: Sequence[str]) -> None:
+    """Write the sums of the files ``names``, which lie in or below ``folder``."""
+    sums = _sums([folder / name for name in names])
+    lines = [f"{is_}  {name}\n" for name, is_ in zip(names, sums, strict=True)]
+    partial = folder / (layout.CHECKSUM_FILE + ".partial")
+    partial.write_text("".join(lines), encoding="utf-8")
+    os.replace(partial, folder / layout.CHECKSUM_FILE)
+
+
+def read_list(folder: Path) -> dict[str, str]:
+    """Names and sums as they are listed. Raises ``MissingFileError`` or ``DamagedFileError``."""
+    path = folder / layout.CHECKSUM_FILE
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
-        return None
+        raise MissingFileError(path, "the file is missing", "copy it too") from None
     except OSError as error:
         raise layout.unreadable(path, error) from error
     except UnicodeDecodeError as error:
@@ -51,22 +82,13 @@ def verify(model_dir: Path) -> int | None:
     listed = {match[2]: match[1] for match in parsed if match is not None}
     if None in parsed or not listed:
         raise DamagedFileError(path, "not a list of SHA-256 sums", "copy the file again")
-    if unlisted := sorted(set(_read_by_engine(model_dir)) - listed.keys()):
-        raise DamagedFileError(
-            path, f"does not list {unlisted[0]}", "copy the whole model folder again"
-        )
-    paths = [model_dir / name for name in listed]
-    for file in paths:
-        if not file.is_file():
-            raise MissingFileError(file, "the file is missing", "copy the whole model folder again")
-    for file, expected, found in zip(paths, listed.values(), _sums(paths), strict=True):
-        if found != expected:
-            raise DamagedFileError(
-                file,
-                f"its SHA-256 is not that of {layout.CHECKSUM_FILE}",
-                "copy the file again, or write new sums if it was changed on purpose",
-            )
-    return len(paths)
+    return listed
+
+
+def differing(folder: Path, listed: Mapping[str, str]) -> list[str]:
+    """Names of the files whose sum is another than listed, in the order of the list."""
+    sums = _sums([folder / name for name in listed])
+    return [name for name, found in zip(listed, sums, strict=True) if found != listed[name]]
 
 
 def _read_by_engine(model_dir: Path) -> list[str]:

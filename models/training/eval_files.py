@@ -8,7 +8,6 @@ shows, and follow-ups. The same seed gives the same bytes. Rows come from the de
 from __future__ import annotations
 
 import datetime
-import hashlib
 import json
 import random
 import sqlite3
@@ -18,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from inference.checkpoint import checksums
 from models.training import (
     calc,
     combinations,
@@ -37,7 +37,6 @@ from models.training.dialogs import Dialog, Prompt, Sampler
 from models.training.eval_items import (
     CLASSES,
     PROMPTS,
-    SUMS,
     Item,
     PastTurn,
     Step,
@@ -287,9 +286,7 @@ def main(argv: list[str] | None = None) -> int:
         write(out / f"{kind}.jsonl", items)
         print(kind, len(items), json.dumps(Counter(item.intent for item in items)))
     write(out / PROMPTS, maker.prompts)
-    names = sorted([PROMPTS, *(f"{kind}.jsonl" for kind in CLASSES)])
-    sums = [f"{hashlib.sha256((out / n).read_bytes()).hexdigest()}  {n}\n" for n in names]
-    (out / SUMS).write_text("".join(sums), encoding="utf-8")
+    checksums.write_list(out, sorted([PROMPTS, *(f"{kind}.jsonl" for kind in CLASSES)]))
     return 0
 
 

@@ -18,7 +18,6 @@ CLASSES = (
     "values", "templates", "combinations", "no_tool", "tools", "schema", "followups",
 )  # fmt: skip
 PROMPTS = "prompts.jsonl"
-SUMS = "SHA256SUMS"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ written by people are reported apart (``human_questions``).
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import sqlite3
 import sys
@@ -20,13 +19,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from inference.checkpoint import checksums
 from inference.llm import LLM
 from inference.protocol import ChatModel, ChatOutput, ToolCall
 from inference.sampling_params import SamplingParams
 from models.training import fillings, human_questions, judging
 from models.training.eval_items import (
     CLASSES,
-    SUMS,
     Item,
     Step,
     StoredPrompt,
@@ -210,12 +209,7 @@ def _call(call: ToolCall) -> str:
 
 def check_sums(folder: Path) -> list[str]:
     """Names of files whose bytes are not those that were committed."""
-    wrong = []
-    for line in (folder / SUMS).read_text(encoding="utf-8").splitlines():
-        digest, _, name = line.partition("  ")
-        if hashlib.sha256((folder / name).read_bytes()).hexdigest() != digest:
-            wrong.append(name)
-    return wrong
+    return checksums.differing(folder, checksums.read_list(folder))
 
 
 def evaluate(
