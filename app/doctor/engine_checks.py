@@ -43,15 +43,16 @@ def check(settings: Settings) -> list[Finding]:
     except NoAnswerError:
         remedy = "运行 python -m inference doctor 看它的报错；多半是依赖没装好，make setup 重装"
         return [fail("engine", "引擎自检没有给出结果", remedy)]
+    here = [report for report in live(settings) if report.host == socket.gethostname()]
     findings = [_packages(record["versions"])]
     if record["gpu"] is not None:
-        findings += _gpu(record["gpu"], settings)
+        findings += _gpu(record["gpu"], settings, here)
     if record["link"] is not None:
         findings.append(_link(record["link"], record["model"]))
     if record["model"] is not None:
         findings += _model(record["model"])
         if "error" not in record["model"]:
-            findings.append(_host_memory(record["model"], record["gpu"] or {}, settings))
+            findings.append(_host_memory(record["model"], record["gpu"] or {}, here))
     return findings
 
 
@@ -77,7 +78,7 @@ def _packages(versions: dict[str, str | None]) -> Finding:
     return ok("engine", "引擎：" + "，".join(f"{name} {is_}" for name, is_ in versions.items()))
 
 
-def _gpu(gpu: dict[str, Any], settings: Settings) -> list[Finding]:
+def _gpu(gpu: dict[str, Any], settings: Settings, here: list[ProcessReport]) -> list[Finding]:
     if settings.device == "cpu":
         return [skip("gpu", "HUTONG_DEVICE=cpu：模型在处理器上运行，没有看 GPU")]
     if "error" in gpu:
@@ -91,34 +92,24 @@ def _gpu(gpu: dict[str, Any], settings: Settings) -> list[Finding]:
     fact = f"{gpu['name']}，计算能力 {gpu['compute_capability']}，驱动 {gpu['driver'] or '不详'}"
     if tuple(map(int, gpu["compute_capability"].split("."))) < LEAST_CAPABILITY:
         return [fail("gpu", fact, "要 sm_75（GTX 16、RTX 20）或更新的显卡")]
-    return [ok("gpu", fact), _gpu_memory(gpu, settings)]
+    return [ok("gpu", fact), _gpu_memory(gpu, settings.gpu_memory_limit, here)]
 
 
-def _gpu_memory(gpu: dict[str, Any], settings: Settings) -> Finding:
-    total, free, limit = gpu["memory_bytes"], gpu["free_bytes"], settings.gpu_memory_limit
+def _gpu_memory(gpu: dict[str, Any], limit: int, here: list[ProcessReport]) -> Finding:
+    total, free = gpu["memory_bytes"], gpu["free_bytes"]
     fact = f"显存 {_mib(total)}，上限 HUTONG_GPU_MEMORY_LIMIT {_mib(limit)}"
     if total < limit:
         return fail("gpu_memory", fact, f"把 HUTONG_GPU_MEMORY_LIMIT 设为小于 {total // _MIB}MiB")
     if free is None:
         return ok("gpu_memory", fact)
     fact += f"，空闲 {_mib(free)}"
-    ours = _held_here(settings)
+    ours = sum(int(report.facts.get("gpu_memory_bytes") or 0) for report in here)
     if ours:
         fact += f"（这里的模型进程占着 {_mib(ours)}）"
     if free + ours < limit:
         remedy = "用 nvidia-smi 找到占着显存的程序，停掉它；或者调小 HUTONG_GPU_MEMORY_LIMIT"
         return fail("gpu_memory", fact, remedy)
     return ok("gpu_memory", fact)
-
-
-def _held_here(settings: Settings) -> int:
-    """GPU memory of this host's own model processes, 0 when Redis does not tell."""
-    mine = _processes_here(settings)
-    return sum(int(report.facts.get("gpu_memory_bytes") or 0) for report in mine)
-
-
-def _processes_here(settings: Settings) -> list[ProcessReport]:
-    return [report for report in live(settings) if report.host == socket.gethostname()]
 
 
 def _link(link: dict[str, Any], model: dict[str, Any] | None) -> Finding:
@@ -183,12 +174,12 @@ def _files(model: dict[str, Any]) -> Finding:
     return ok("model", f"{fact}；{model['checked_files']} 个文件的 SHA-256 都对")
 
 
-def _host_memory(model: dict[str, Any], gpu: dict[str, Any], settings: Settings) -> Finding:
+def _host_memory(model: dict[str, Any], gpu: dict[str, Any], here: list[ProcessReport]) -> Finding:
     """Whether the experts find room outside the GPU; a process that runs here has it already."""
     plan = model.get("memory_plan")
     needed = plan["pinned_bytes"] if plan else model["file_bytes"]
     fact = f"模型要{'锁定' if plan else ''}主机内存 {_mib(needed)}"
-    if any(report.role == "turns" for report in _processes_here(settings)):
+    if any(report.role == "turns" for report in here):
         return ok("model_memory", f"{fact}，这里的模型进程已经拿到了")
     lock = gpu.get("memlock_bytes") if plan else None
     if lock is not None and lock < needed:

@@ -55,9 +55,9 @@ def _disk(folder: Path) -> Finding:
 
 def _memory() -> list[Finding]:
     available = available_bytes()
-    return (
-        [ok("host_memory", f"可用内存 {available / 1e9:.1f} GB")] if available is not None else []
-    )
+    if available is None:
+        return []
+    return [ok("host_memory", f"可用内存 {available / 1e9:.1f} GB")]
 
 
 def available_bytes() -> int | None:
