@@ -30,16 +30,17 @@ wants_cuda() {
     esac
 }
 
-has_torch() {  # VERSION
-    .venv/bin/python -c "import torch, sys; sys.exit(torch.__version__.split('+')[0] != '$1')" 2>/dev/null
+# Such as "2.13.0 cuda" or "2.13.0 cpu"; empty without torch.
+installed_torch() {
+    .venv/bin/python -c 'import torch
+print(torch.__version__.split("+")[0], "cuda" if torch.version.cuda else "cpu")' 2>/dev/null || true
 }
 
-has_cuda() { .venv/bin/python -c 'import torch, sys; sys.exit(torch.version.cuda is None)' 2>/dev/null; }
-
 install_torch() {
-    local pin
+    local pin found
     pin=$(grep '^torch==' requirements.txt)
-    if has_torch "${pin#torch==}" && { ! wants_cuda || has_cuda; }; then
+    found=$(installed_torch)
+    if [ "$found" = "${pin#torch==} cuda" ] || { [ "$found" = "${pin#torch==} cpu" ] && ! wants_cuda; }; then
         say "torch is already there"
     elif [ "$(uname -s)" != Linux ]; then
         say "installing $pin (default build)"
@@ -48,7 +49,7 @@ install_torch() {
         say "installing $pin with CUDA (several GB, some minutes)"
         .venv/bin/pip uninstall --quiet --yes torch 2>/dev/null  # pip takes a CPU build for the same
         .venv/bin/pip install --quiet "$pin" ${TORCH_CUDA_INDEX:+--index-url "$TORCH_CUDA_INDEX"}
-        has_cuda || {
+        [[ $(installed_torch) == *" cuda" ]] || {
             echo "The package index gave a build of $pin without CUDA. Set TORCH_CUDA_INDEX to one that has it," >&2
             echo "such as https://download.pytorch.org/whl/cu130 or a mirror of it, and run this again." >&2
             return 1

@@ -90,7 +90,7 @@ def test_a_machine_that_got_a_gpu_gets_the_other_build(project: Project) -> None
     assert project.setup("cpu", "cpu").returncode == 0
     assert project.setup("cuda", "cuda").returncode == 0
     asked = project.asked()
-    assert asked.index("uninstall torch") < len(asked) - asked[::-1].index(f"install {PIN}") - 1
+    assert asked.index("uninstall torch") < asked.index(f"install {PIN}")
     assert "13.0" in (project.site / "torch" / "__init__.py").read_text()
 
 
